@@ -66,22 +66,24 @@ nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& 
 #if SPLASH_HAVE_CUDA
 using namespace gpu;
 
-// A cache on one device. Strides: of pages, tokens and heads.
+// A cache on one device. Strides: of pages, tokens and heads. rows: dtype of queries, outputs and new keys
+// where the cache is in float8; scales: addresses of such keys' and values'.
 class DeviceCache {
  public:
+  DeviceCache(int device, const std::array<int, 5>& sizes, uintptr_t keys,
+              const std::array<int64_t, 3>& key_strides, uintptr_t values,
+              const std::array<int64_t, 3>& value_strides, std::string_view rows,
+              const std::array<uintptr_t, 2>& scales)
+      : device_(device), cache_(cache_of(rows, sizes, keys, key_strides, values, value_strides, 0)) {
+    cache_.fp8 = true;
+    cache_.key_scale = at<const float>(scales[0]);
+    cache_.value_scale = at<const float>(scales[1]);
+    decode::check_cache(cache_);
+  }
   DeviceCache(int device, std::string_view dtype, const std::array<int, 5>& sizes, uintptr_t keys,
               const std::array<int64_t, 3>& key_strides, uintptr_t values,
               const std::array<int64_t, 3>& value_strides, uintptr_t low_bit)
-      : device_(device),
-        cache_{.dtype = dtype_from_string(dtype),
-               .pages = sizes[0],
-               .page_size = sizes[1],
-               .kv_heads = sizes[2],
-               .head_dim = sizes[3],
-               .keys = {at(keys), key_strides[0], key_strides[1], key_strides[2]},
-               .values = {at(values), value_strides[0], value_strides[1], value_strides[2]},
-               .bits = sizes[4],
-               .low_bit = at<uint8_t>(low_bit)} {
+      : device_(device), cache_(cache_of(dtype, sizes, keys, key_strides, values, value_strides, low_bit)) {
     decode::check_cache(cache_);
   }
 
@@ -132,6 +134,19 @@ class DeviceCache {
   }
 
  private:
+  static decode::Cache cache_of(std::string_view dtype, const std::array<int, 5>& sizes, uintptr_t keys,
+                                const std::array<int64_t, 3>& key_strides, uintptr_t values,
+                                const std::array<int64_t, 3>& value_strides, uintptr_t low_bit) {
+    return {.dtype = dtype_from_string(dtype),
+            .pages = sizes[0],
+            .page_size = sizes[1],
+            .kv_heads = sizes[2],
+            .head_dim = sizes[3],
+            .keys = {at(keys), key_strides[0], key_strides[1], key_strides[2]},
+            .values = {at(values), value_strides[0], value_strides[1], value_strides[2]},
+            .bits = sizes[4],
+            .low_bit = at<uint8_t>(low_bit)};
+  }
   static decode::StepInputs inputs_of(const std::array<int, 6>& numbers) {
     return {.q_heads = numbers[0],
             .q_len = numbers[1],
@@ -155,6 +170,8 @@ void bind_decode(nb::module_& module) {
   nb::class_<DeviceCache>(module, "DeviceCache")
       .def(nb::init<int, std::string_view, const std::array<int, 5>&, uintptr_t,
                     const std::array<int64_t, 3>&, uintptr_t, const std::array<int64_t, 3>&, uintptr_t>())
+      .def(nb::init<int, const std::array<int, 5>&, uintptr_t, const std::array<int64_t, 3>&, uintptr_t,
+                    const std::array<int64_t, 3>&, std::string_view, const std::array<uintptr_t, 2>&>())
       .def("low_bit_bytes", &DeviceCache::low_bit_bytes)
       .def("fill", &DeviceCache::fill)
       .def("append", &DeviceCache::append)

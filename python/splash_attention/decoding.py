@@ -24,6 +24,7 @@ from splash_attention.backends.torch import decoding as _operators
 PAGE_SIZES = (16, 32, 64, 128, 256)
 HEAD_DIMS = (64, 128, 256)  # widths of keys that the kernels take
 DTYPES = (torch.bfloat16, torch.float16)  # the same; host memory takes float32 and float64, too
+FP8 = _operators.FP8  # of keys and values alone
 MOST_QUERIES = 16
 MOST_SINKS = 16
 ALPHAS, SCALES = (1.01, 2.0), (1e-30, 1e30)  # least and most
@@ -60,14 +61,17 @@ class PagedCache:
     """Keys and values of sequences, in pages of a pool.
 
     keys, values: [pages, page_size, kv_heads, width], with heads_first [pages, kv_heads, page_size, width]; the last
-    dimension contiguous. Pages of 16, 32, 64, 128 or 256 keys. On a GPU bfloat16 or float16 and a width of 64, 128 or 256.
+    dimension contiguous. Pages of 16, 32, 64, 128 or 256 keys. On a GPU bfloat16, float16 or float8_e4m3fn and a width of 64, 128 or 256;
+    in float8 with strides that are multiples of 16.
     head_dim: numbers of a key, at most width; what is behind them must be zero, and None says that nothing is. empty() makes
     pools as wide as a GPU's kernels need, for any head_dim up to 256.
     block_table: int32 [batch, most_pages], the pages of each sequence in order, as flash-attn and vLLM have it. Sequences may
     share pages. An entry below 0 is a hole, whose keys do not exist.
     lengths: int32 [batch], keys of each sequence. append() and truncate() change it in place.
     bits: 4 or 8 for low-bit copies, 0 for none; then each step reads K whole. A copy takes head_dim * bits / 8 + 2 bytes per
-    key and key head, and 4 head_dim bytes per page and key head.
+    key and key head, and 4 head_dim bytes per page and key head. None: 4, in float8 0, which has no copies.
+    k_scale, v_scale: of float8, as vLLM and FlashInfer have them: what stored keys and values are multiplied by. A number, or a tensor of
+    one element; float32 on the device is taken as it is, so that CUDA graphs see what it holds later. None: 1.
     remembers: on a GPU steps keep in `broad` (int32 [batch, kv_heads]) which rows had a broad support, so that the next step reads
     their keys whole at once, and in `recent` (int32 [batch, kv_heads, 132]) which keys weighed most, so that the next step can bound its
     thresholds by their scores. Both change how long a step takes, not what it returns.
@@ -77,13 +81,15 @@ class PagedCache:
     """
 
     def __init__(
-        self, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, *, bits: int = 4, heads_first: bool = False,
-        head_dim: int | None = None, remembers: bool = True,
+        self, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, *, bits: int | None = None, heads_first: bool = False,
+        head_dim: int | None = None, remembers: bool = True, k_scale: float | Tensor | None = None, v_scale: float | Tensor | None = None,
     ) -> None:  # fmt: skip
         if keys.dim() != 4 or keys.shape != values.shape:
             raise ValueError(f"keys and values must have one shape of 4 dimensions, not {tuple(keys.shape)} and {tuple(values.shape)}")
         if keys.dtype != values.dtype or not keys.dtype.is_floating_point:
             raise TypeError(f"keys and values must be of one floating dtype, not {keys.dtype} and {values.dtype}")
+        if keys.dtype.itemsize == 1 and keys.dtype != FP8:
+            raise TypeError(f"keys and values are of {keys.dtype}; of the types of 8 bits decode takes {FP8}")
         if keys.stride(-1) != 1 or values.stride(-1) != 1:
             raise ValueError("the last dimension of keys and values must be contiguous")
         if block_table.dim() != 2 or lengths.shape != block_table.shape[:1]:
@@ -98,8 +104,14 @@ class PagedCache:
         devices = {tensor.device for tensor in (keys, values, block_table, lengths)}
         if len(devices) > 1:
             raise ValueError(f"keys, values, block_table and lengths must be on one device, not on {', '.join(map(str, devices))}")
+        bits = (0 if keys.dtype == FP8 else 4) if bits is None else bits
         if bits not in (0, 4, 8):
             raise ValueError(f"bits is {bits}; allowed are 0, 4, 8")
+        if bits and keys.dtype == FP8:
+            raise NotImplementedError(f"decode keeps no copies of float8 caches, which are as small: bits must be 0, not {bits}")
+        if keys.dtype != FP8 and not (k_scale is None and v_scale is None):
+            raise ValueError(f"k_scale and v_scale belong to keys and values of {FP8}, not of {keys.dtype}")
+        self.k_scale, self.v_scale = (scale_of(name, one, keys.device) for name, one in (("k_scale", k_scale), ("v_scale", v_scale)))
         page_size = keys.shape[2 if heads_first else 1]
         if page_size not in PAGE_SIZES:
             raise ValueError(f"pages have {page_size} keys; allowed are {', '.join(map(str, PAGE_SIZES))}")
@@ -118,8 +130,9 @@ class PagedCache:
 
     @classmethod
     def empty(
-        cls, batch: int, most_keys: int, kv_heads: int, head_dim: int, *, page_size: int = 64, bits: int = 4,
-        dtype: torch.dtype = torch.bfloat16, device: torch.device | str | None = None,
+        cls, batch: int, most_keys: int, kv_heads: int, head_dim: int, *, page_size: int = 64, bits: int | None = None,
+        dtype: torch.dtype = torch.bfloat16, device: torch.device | str | None = None, k_scale: float | Tensor | None = None,
+        v_scale: float | Tensor | None = None,
     ) -> PagedCache:
         """A cache of `batch` empty sequences with room for `most_keys` keys each, and pages of its own for each."""
         most_pages = -(-most_keys // page_size)
@@ -127,7 +140,7 @@ class PagedCache:
         keys = torch.zeros(shape, dtype=dtype, device=device)
         table = torch.arange(batch * most_pages, dtype=torch.int32, device=device).view(batch, most_pages)
         lengths = torch.zeros(batch, dtype=torch.int32, device=device)
-        return cls(keys, torch.zeros_like(keys), table, lengths, bits=bits, head_dim=head_dim)
+        return cls(keys, torch.zeros_like(keys), table, lengths, bits=bits, head_dim=head_dim, k_scale=k_scale, v_scale=v_scale)
 
     def fill(self, from_lengths: Tensor | None = None, most_pages: int | None = None) -> None:
         """Makes the low-bit copies of the pages that end after from_lengths (int32 [batch]; None: 0) and at or before the
@@ -144,6 +157,8 @@ class PagedCache:
     def append(self, k: Tensor, v: Tensor) -> None:
         """Writes keys and values [batch, kv_heads, n, head_dim] of the cache's dtype behind those of each sequence, and fills.
 
+        A float8 cache takes bfloat16 and float16, which it divides by its scales and rounds to the nearest, ±448 at most; NaN stays NaN.
+        It takes float8 as it is.
         The table must name a page for each of them: in host memory ValueError says where it does not. A GPU drops what falls
         into a hole; a length beyond the table makes the sequence's rows NaN."""
         before = self.lengths.clone()
@@ -162,10 +177,25 @@ class PagedCache:
         expected = (batch, self.kv_heads, n, self.head_dim)
         if tuple(k.shape) != expected or tuple(v.shape) != expected:
             raise ValueError(f"k and v must be [{batch}, {self.kv_heads}, n, {self.head_dim}], not {list(k.shape)} and {list(v.shape)}")
+        if self.keys.dtype == FP8:
+            self._store_fp8(k, v, before)
+            return
         if k.dtype != self.keys.dtype or v.dtype != self.keys.dtype or k.device != self.keys.device or v.device != self.keys.device:
             raise TypeError(f"k and v must be of {self.keys.dtype} on {self.keys.device}, not of {k.dtype} and {v.dtype} on {k.device} and {v.device}")
         k, v = (self.widened(one) for one in (k, v))
         torch.ops.splash_attention.decode_append(self.keys, self.values, k, v, self.block_table, before, self.heads_first)
+
+    def _store_fp8(self, k: Tensor, v: Tensor, before: Tensor) -> None:
+        allowed = (FP8, *DTYPES) if k.is_cuda else (FP8, *DTYPES, torch.float32, torch.float64)
+        if k.dtype != v.dtype or k.dtype not in allowed or k.device != self.keys.device or v.device != self.keys.device:
+            raise TypeError(
+                f"k and v must be of one of {', '.join(map(str, allowed))} on {self.keys.device}, not of {k.dtype} and {v.dtype} on {k.device} and {v.device}"
+            )
+        scales = (self.k_scale, self.v_scale)
+        if k.dtype == FP8:
+            k, v, scales = k.to(torch.float16), v.to(torch.float16), (None, None)
+        k, v = (self.widened(one) for one in (k, v))
+        torch.ops.splash_attention.decode_append(self.keys, self.values, k, v, self.block_table, before, self.heads_first, *scales)
 
     def widened(self, x: Tensor) -> Tensor:
         """x [..., head_dim] as wide as the pools, with zeros behind."""
@@ -176,6 +206,19 @@ class PagedCache:
         """Drops the keys at and behind `lengths` (int32 [batch]), for example rejected drafts. Open pages are read exactly until
         they are full again."""
         self.lengths.copy_(torch.minimum(self.lengths, lengths.to(self.lengths)))
+
+
+def scale_of(name: str, value: float | Tensor | None, device: torch.device) -> Tensor | None:
+    """float32 [1] on the device."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"{name} has {value.numel()} elements; it must have one")
+        return value.detach().to(device=device, dtype=torch.float32).reshape(1)
+    if value is None:
+        return None
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {value}; it must be above 0 and finite")
+    return torch.full((1,), value, dtype=torch.float32, device=device)
 
 
 def block_table_of(
@@ -221,7 +264,7 @@ def decode(
 ) -> Tensor | tuple[Tensor, DecodeAux]:
     """Entmax attention of the last q_len positions of each sequence to its whole cache.
 
-    q: [batch, q_heads, q_len, head_dim] of the cache's dtype, q_heads a multiple of kv_heads, q_len 1 to 16. Query i sees
+    q: [batch, q_heads, q_len, head_dim] of the cache's dtype (beside float8 bfloat16 or float16), q_heads a multiple of kv_heads, q_len 1 to 16. Query i sees
     the keys below length - (q_len - 1 - i): append the step's keys first.
     alpha: in [1.01, 2]; scale: 1/sqrt(head_dim) where None. One number each, or a list or tensor with one per query head.
     window: each query sees its last `window` keys, itself among them, and the first `sinks` (0 to 16) of the sequence; None: all.
@@ -238,7 +281,11 @@ def decode(
         )
     if not 1 <= q.shape[2] <= MOST_QUERIES:
         raise ValueError(f"q has {q.shape[2]} queries; allowed are 1 to {MOST_QUERIES}")
-    if q.dtype != keys.dtype:
+    if keys.dtype == FP8:
+        allowed = DTYPES if q.is_cuda else (*DTYPES, torch.float32, torch.float64)
+        if q.dtype not in allowed:
+            raise TypeError(f"q is of {q.dtype}; beside a cache of {keys.dtype} it must be of one of {', '.join(map(str, allowed))}")
+    elif q.dtype != keys.dtype:
         raise TypeError(f"q is of {q.dtype}, the cache of {keys.dtype}; they must be of one dtype")
     if q.device != keys.device:
         raise ValueError(f"q is on {q.device}, the cache on {keys.device}; they must be on one device")
@@ -249,7 +296,7 @@ def decode(
     broad, recent = (one if one is not None and one.shape[0] >= q.shape[0] else None for one in (cache.broad, cache.recent))
     out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
         cache.widened(q), keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits,
-        window or 0, sinks, broad, recent,
+        window or 0, sinks, broad, recent, cache.k_scale, cache.v_scale,
     )
     out = out[..., : cache.head_dim]
     if not return_aux:
@@ -302,23 +349,28 @@ class BatchDecodeWrapper:
         self._numbers = {"alpha": alpha, "scale": sm_scale, "window": None if window_left < 0 else window_left + 1}
 
     def run(
-        self, q: Tensor, paged_kv_cache: Tensor | tuple[Tensor, Tensor] | PagedCache, *, return_aux: bool = False
+        self, q: Tensor, paged_kv_cache: Tensor | tuple[Tensor, Tensor] | PagedCache, *, k_scale: float | Tensor | None = None,
+        v_scale: float | Tensor | None = None, return_aux: bool = False,
     ) -> Tensor | tuple[Tensor, DecodeAux]:
         """q: [batch, num_qo_heads, head_dim]. paged_kv_cache: (keys, values), or one tensor [pages, 2, …] of both; K is then read whole.
         Or a PagedCache of these pools, for its low-bit copies, and so that steps remember; call its fill() for pages that became
-        full. Its own table and lengths do not count here. Returns out like q, with return_aux (out, DecodeAux of one query per sequence)."""
+        full. Its own table and lengths do not count here. k_scale, v_scale: of float8 pools; a PagedCache has its own. Returns out like q, with
+        return_aux (out, DecodeAux of one query per sequence)."""
         if self.block_table is None:
             raise RuntimeError("plan() comes before run()")
         if tuple(q.shape) != self._q:
             raise ValueError(f"q is {list(q.shape)}; the plan is of {list(self._q)}")
         if isinstance(paged_kv_cache, PagedCache):
+            if not (k_scale is None and v_scale is None):
+                raise ValueError("a PagedCache has its own k_scale and v_scale; run takes none beside it")
             cache = copy.copy(paged_kv_cache)
             if cache.heads_first != self.heads_first:
                 raise ValueError("the PagedCache and the wrapper's kv_layout differ in the order of heads and tokens")
             cache.block_table, cache.lengths = self.block_table, self.lengths
         else:
             keys, values = (paged_kv_cache[:, 0], paged_kv_cache[:, 1]) if isinstance(paged_kv_cache, Tensor) else paged_kv_cache
-            cache = PagedCache(keys, values, self.block_table, self.lengths, bits=0, heads_first=self.heads_first, remembers=False)
+            scales = {"k_scale": k_scale, "v_scale": v_scale}
+            cache = PagedCache(keys, values, self.block_table, self.lengths, bits=0, heads_first=self.heads_first, remembers=False, **scales)
         page = (*cache.keys.shape[1:3], cache.head_dim)
         if page != self._page:
             raise ValueError(f"pages are {list(page)}; the plan is of {list(self._page)}")

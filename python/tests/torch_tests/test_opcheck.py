@@ -36,9 +36,9 @@ ROW_ALPHA = {"a number alpha": (None, 1.5), "one alpha": (torch.tensor([1.3]), 0
 seen: set[str] = set()
 
 
-def opcheck(operator, arguments):
+def opcheck(operator, arguments, checks=None):
     seen.add(operator._qualified_op_name)
-    torch.library.opcheck(operator, arguments)
+    torch.library.opcheck(operator, arguments, **({"test_utils": checks} if checks else {}))
 
 
 def learned(tensor):
@@ -68,6 +68,9 @@ def test_entmax(name, dtype):
     opcheck(OPS.entmax_backward, (OPS.entmax(x, alpha, number), torch.randn_like(x), alpha, number))
 
 
+OF_FP8 = ("test_autograd_registration", "test_faketensor")  # PyTorch's other checks multiply its numbers, which it cannot
+
+
 @pytest.mark.parametrize("heads_first", [False, True])
 def test_decode(heads_first):
     keys, values = (torch.randn((3, 2, 16, 8) if heads_first else (3, 16, 2, 8)) for _ in range(2))
@@ -79,6 +82,11 @@ def test_decode(heads_first):
     opcheck(OPS.decode, arguments)
     broad, recent = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, 2, DECODE_RECENT_WORDS, dtype=torch.int32)
     opcheck(OPS.decode, (*arguments, 0, 0, broad, recent))
+    keys, values = (pool.to(torch.float8_e4m3fn) for pool in (keys, values))
+    rows, scales = [torch.randn(2, 2, 3, 8).bfloat16() for _ in range(2)], (torch.tensor([0.1]), torch.tensor([0.2]))
+    opcheck(OPS.decode_append, (keys, values, *rows, block_table, lengths, heads_first, *scales), OF_FP8)
+    arguments = (torch.randn(2, 4, 3, 8).bfloat16(), keys, values, *arguments[3:])
+    opcheck(OPS.decode, (*arguments, 0, 0, broad, recent, *scales), OF_FP8)
 
 
 def test_every_operator_was_checked():

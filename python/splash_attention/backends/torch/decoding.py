@@ -2,14 +2,17 @@
 
   decode(q [batch, q_heads, q_len, head_dim], keys, values, low_bit, block_table [batch, width], lengths [batch], alpha [1 or
          q_heads], scale [1 or q_heads], heads_first, bits, window=0, sinks=0, broad!=None [batch or more, kv_heads],
-         recent!=None [batch or more, kv_heads, _core.DECODE_RECENT_WORDS]) -> out, tau, maximum, support [batch, q_heads, q_len], counts
+         recent!=None [batch or more, kv_heads, _core.DECODE_RECENT_WORDS], k_scale=None [1], v_scale=None [1])
+         -> out, tau, maximum, support [batch, q_heads, q_len], counts
   decode_fill(low_bit!, keys, values, block_table, lengths, from_lengths or None, most_pages, heads_first, bits)
-  decode_append(keys!, values!, k, v [batch, kv_heads, n, head_dim], block_table, lengths before them, heads_first): tokens
-         without a page are dropped on a GPU; ValueError in host memory
+  decode_append(keys!, values!, k, v [batch, kv_heads, n, head_dim], block_table, lengths before them, heads_first, k_scale=None,
+         v_scale=None): tokens without a page are dropped on a GPU; ValueError in host memory
 
 keys, values: [pages, page_size, kv_heads, head_dim], with heads_first [pages, kv_heads, page_size, head_dim]. On a GPU the
 kernels of gpu/decode run; in host memory the double oracle, which reads no low-bit copies. counts, int32 [units, 4], is
 empty there; what it means: gpu/decode/problem.h. broad and recent, int32: StepInputs::broad and recent of gpu/decode/decode.h. No gradients.
+Pools in float8_e4m3fn have k_scale and v_scale, float32 on their device: what their numbers are multiplied by; None: 1. q, k and v are then
+in another dtype.
 """
 
 from __future__ import annotations
@@ -24,17 +27,20 @@ from splash_attention.backends.torch.operators import NAMESPACE
 
 _pools = "Tensor keys, Tensor values"
 _numbers = "bool heads_first, int bits"
+FP8, FP8_MOST = torch.float8_e4m3fn, 448.0
 library = torch.library.Library(NAMESPACE, "FRAGMENT")
 library.define(
     f"decode(Tensor q, {_pools}, Tensor low_bit, Tensor block_table, Tensor lengths, Tensor alpha, Tensor scale, {_numbers},"
-    " int window=0, int sinks=0, Tensor(a!)? broad=None, Tensor(b!)? recent=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " int window=0, int sinks=0, Tensor(a!)? broad=None, Tensor(b!)? recent=None, Tensor? k_scale=None, Tensor? v_scale=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 library.define(
     f"decode_fill(Tensor(a!) low_bit, {_pools}, Tensor block_table, Tensor lengths, Tensor? from_lengths, int most_pages, {_numbers})"
     " -> ()"
 )
 library.define(
-    "decode_append(Tensor(a!) keys, Tensor(b!) values, Tensor k, Tensor v, Tensor block_table, Tensor lengths, bool heads_first) -> ()"
+    "decode_append(Tensor(a!) keys, Tensor(b!) values, Tensor k, Tensor v, Tensor block_table, Tensor lengths, bool heads_first,"
+    " Tensor? k_scale=None, Tensor? v_scale=None) -> ()"
 )
 
 
@@ -50,14 +56,26 @@ def _strides(pool: Tensor, heads_first: bool) -> list[int]:
     return [page, second, first] if heads_first else [page, first, second]
 
 
-def device_cache(keys: Tensor, values: Tensor, low_bit: Tensor | None, heads_first: bool, bits: int) -> Any:
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def device_cache(
+    keys: Tensor, values: Tensor, low_bit: Tensor | None, heads_first: bool, bits: int, rows: torch.dtype = torch.bfloat16,
+    k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """rows: dtype of queries and new keys, which counts beside float8 alone."""
     if not hasattr(_core, "DeviceCache"):
         raise RuntimeError("this build of splash_attention has no CUDA kernels")
-    dtype = str(keys.dtype).removeprefix("torch.")
-    return _core.DeviceCache(
-        keys.device.index or 0, dtype, [*_sizes(keys, heads_first), bits], keys.data_ptr(), _strides(keys, heads_first),
-        values.data_ptr(), _strides(values, heads_first), low_bit.data_ptr() if low_bit is not None else 0,
-    )
+    device, sizes = keys.device.index or 0, [*_sizes(keys, heads_first), bits]
+    pools = (keys.data_ptr(), _strides(keys, heads_first), values.data_ptr(), _strides(values, heads_first))
+    if keys.dtype == FP8:
+        return _core.DeviceCache(device, sizes, *pools, _name(rows), [_address(k_scale), _address(v_scale)])
+    return _core.DeviceCache(device, _name(keys.dtype), sizes, *pools, _address(low_bit))
 
 
 def _row_strides(rows: Tensor) -> list[int]:
@@ -90,8 +108,9 @@ def _takeable(rows: Tensor) -> Tensor:
 @torch.library.impl(library, "decode", "CUDA")
 def _decode_cuda(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
                  scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0,
-                 broad: Tensor | None = None, recent: Tensor | None = None) -> tuple[Tensor, ...]:
-    cache = device_cache(keys, values, low_bit, heads_first, bits)
+                 broad: Tensor | None = None, recent: Tensor | None = None, k_scale: Tensor | None = None,
+                 v_scale: Tensor | None = None) -> tuple[Tensor, ...]:
+    cache = device_cache(keys, values, low_bit, heads_first, bits, q.dtype, k_scale, v_scale)
     q = _takeable(q)
     batch, width = block_table.shape
     numbers = [q.shape[1], q.shape[2], alpha.numel(), scale.numel(), min(window, 2**30), sinks]
@@ -102,23 +121,25 @@ def _decode_cuda(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block
     cache.decode(
         block_table.data_ptr(), lengths.data_ptr(), batch, width, numbers, q.data_ptr(), _row_strides(q),
         [result.data_ptr() for result in results], _row_strides(results[0]), alpha.data_ptr(), scale.data_ptr(),
-        [0 if memory is None else memory.data_ptr() for memory in (broad, recent)], workspace.data_ptr(), size, stream,
+        [_address(memory) for memory in (broad, recent)], workspace.data_ptr(), size, stream,
     )
     return results
 
 
-def _numpy(tensor: Tensor) -> Any:
-    return tensor.detach().double().contiguous().numpy()
+def _numpy(tensor: Tensor, scale: Tensor | None = None) -> Any:
+    numbers = tensor.detach().double()
+    return (numbers if scale is None else numbers * scale.double()).contiguous().numpy()
 
 
 @torch.library.impl(library, "decode", "CPU")
 def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
                 scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0,
-                broad: Tensor | None = None, recent: Tensor | None = None) -> tuple[Tensor, ...]:
+                broad: Tensor | None = None, recent: Tensor | None = None, k_scale: Tensor | None = None,
+                v_scale: Tensor | None = None) -> tuple[Tensor, ...]:
     if heads_first:
         keys, values = keys.transpose(1, 2), values.transpose(1, 2)
     found = _core.decode_cpu(
-        _numpy(keys), _numpy(values), block_table.int().contiguous().numpy(), lengths.int().contiguous().numpy(), _numpy(q),
+        _numpy(keys, k_scale), _numpy(values, v_scale), block_table.int().contiguous().numpy(), lengths.int().contiguous().numpy(), _numpy(q),
         alpha.double().tolist(), scale.double().tolist(), window, sinks,
     )
     out, tau, maximum, support = (torch.from_numpy(array) for array in found)
@@ -128,7 +149,8 @@ def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_
 @torch.library.register_fake(f"{NAMESPACE}::decode", lib=library)
 def _decode_fake(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
                  scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0,
-                 broad: Tensor | None = None, recent: Tensor | None = None) -> tuple[Tensor, ...]:
+                 broad: Tensor | None = None, recent: Tensor | None = None, k_scale: Tensor | None = None,
+                 v_scale: Tensor | None = None) -> tuple[Tensor, ...]:
     units = 0 if q.device.type == "cpu" else _units(q, keys.shape[1 if heads_first else 2])
     return _results(q, units)
 
@@ -155,16 +177,23 @@ def _fill_fake(low_bit: Tensor, keys: Tensor, values: Tensor, block_table: Tenso
 
 
 @torch.library.impl(library, "decode_append", "CUDA")
-def _append_cuda(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool) -> None:
-    cache = device_cache(keys, values, None, heads_first, 0)
+def _append_cuda(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool,
+                 k_scale: Tensor | None = None, v_scale: Tensor | None = None) -> None:
+    cache = device_cache(keys, values, None, heads_first, 0, k.dtype, k_scale, v_scale)
     batch, width = block_table.shape
     k, v = _takeable(k), _takeable(v)
     cache.append(block_table.data_ptr(), lengths.data_ptr(), batch, width, [k.data_ptr(), v.data_ptr()],
                  [*_row_strides(k), *_row_strides(v)], k.shape[2], torch.cuda.current_stream(keys.device).cuda_stream)
 
 
+def _quantized(rows: Tensor, scale: Tensor | None) -> Tensor:
+    numbers = rows.float() if scale is None else rows.float() / scale
+    return numbers.clamp(-FP8_MOST, FP8_MOST).to(FP8)
+
+
 @torch.library.impl(library, "decode_append", "CPU")
-def _append_cpu(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool) -> None:
+def _append_cpu(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool,
+                k_scale: Tensor | None = None, v_scale: Tensor | None = None) -> None:
     page_size = _sizes(keys, heads_first)[1]
     places = lengths[:, None].long() + torch.arange(k.shape[2])
     ordinals = places // page_size
@@ -173,11 +202,14 @@ def _append_cpu(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table:
     pages = block_table.gather(1, ordinals).long()
     if (pages < 0).any() or (pages >= keys.shape[0]).any():
         raise ValueError("block_table names no page of the pool for some of the new keys")
-    for pool, rows in ((keys, k), (values, v)):
+    for pool, rows, scale in ((keys, k, k_scale), (values, v, v_scale)):
         by_token = pool.transpose(1, 2) if heads_first else pool
+        if pool.dtype == FP8:  # which has no indices of its own
+            by_token, rows = by_token.view(torch.uint8), _quantized(rows, scale).view(torch.uint8)
         by_token[pages, places % page_size] = rows.transpose(1, 2)
 
 
 @torch.library.register_fake(f"{NAMESPACE}::decode_append", lib=library)
-def _append_fake(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool) -> None:
+def _append_fake(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool,
+                 k_scale: Tensor | None = None, v_scale: Tensor | None = None) -> None:
     pass
