@@ -27,40 +27,49 @@ class Fp8Screen {
     const int tile_keys = ranges_.tile_keys, run_key = run_.first * tile_keys,
               first_key = max(run_key + begin * tile_keys, kHeadKeys), end_key = run_key + end * tile_keys;
     // Chunks of 16 keys, and the page of the tile after theirs, are on their way while others are scored.
-    KeyChunk<T, kDim> next[kAhead];
-    bool is_hole[kAhead];
+    KeyChunk<T, kDim> next[kAhead] = {};
+    bool exists[kAhead];
     int following = first_key, page = first_key < end_key ? unit_.page(p_, first_key) : -1;
-    const int second_tile = (first_key / tile_keys + 1) * tile_keys;
+    const int second_tile = (first_key / tile_keys + 1) * tile_keys, in_tile = tile_keys - 1;
     int page_ahead = second_tile < end_key ? unit_.page(p_, second_tile) : -1;
+    // The lane's first key of the following chunk, if there is its page.
+    const int64_t eight_keys = 8 * p_.cache.keys.token_stride;
+    const auto first_of_page = [&] {
+      return unit_.in_page<T>(p_, p_.cache.keys, page < 0 ? 0 : page, following + lane_ / 4);
+    };
+    const T* from = first_of_page();
     const auto load = [&](int j) {
       if (following >= end_key) return;
-      next[j].load_from_page(p_, unit_, following, page, lane_);
-      is_hole[j] = page < 0;
+      exists[j] = page >= 0;
+      if (exists[j]) next[j].load_both(from, from + eight_keys, lane_);
+      from += 2 * eight_keys;
       following += 16;
-      if (following % tile_keys != 0) return;
+      if ((following & in_tile) != 0) return;  // tiles are of 2^n keys
       page = page_ahead;
+      from = first_of_page();
       if (following + tile_keys < end_key) page_ahead = unit_.page(p_, following + tile_keys);
     };
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) load(j);
+    int chunk = (first_key - run_key) / 16;
 #pragma unroll 1
     for (int first = first_key; first < end_key; first += 16 * kAhead) {
 #pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        const int chunk = first + 16 * j;
-        if (chunk >= end_key) break;
+      for (int j = 0; j < kAhead; ++j, ++chunk) {
+        const int key = first + 16 * j;
+        if (key >= end_key) break;
         const KeyChunk<T, kDim> now = next[j];
-        const bool exists = !is_hole[j];
+        const bool is_there = exists[j];
         load(j);
         float d[4];
         now.score(q_, d);
-        if (exists) take((chunk - run_key) / 16, chunk + lane_ / 4, d);
+        if (is_there) take(chunk, key + lane_ / 4, d);
       }
     }
   }
 
  private:
-  static constexpr int kAhead = 2;  // chunks
+  static constexpr int kAhead = 2;  // chunks; at head_dim 64 some registers spill, yet one takes longer
 
   const Step& p_;
   const Unit& unit_;
