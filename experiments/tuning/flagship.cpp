@@ -127,7 +127,9 @@ std::vector<Tuning> tunings_of(const Knob& knob, const Tuning& holds, const Atte
   const std::string_view name = knob.name;
   const bool hopper = path_of(holds) == ForwardPath::hopper;
   const int64_t heads = spec.shape.batch * spec.shape.q_heads,
-                rule = hopper ? gpu::entmax::heads_together(spec.shape.kv_len * spec.shape.head_dim) : heads;
+                rule = hopper ? gpu::entmax::heads_together(spec.shape.kv_len * spec.shape.head_dim,
+                                                            spec.shape.group())
+                              : heads;
   std::vector<Tuning> tunings{holds};
   if (knob.hopper_alone && !hopper) return tunings;
   if (name == "portable" && !hopper) return tunings;
