@@ -89,7 +89,8 @@ def test_it_is_the_librarys(alpha, k_keep, mask):
 @pytest.mark.parametrize("dtype, bound", [(torch.float32, 2e-5), (torch.float16, 3e-3), (torch.bfloat16, 2e-2)])
 def test_narrower_types_and_other_scales(dtype, bound):
     for scale in (0.0, -0.3):
-        dense, problem = problem_of(2.5, True, scale, 0, [None] * 4)
+        # Not above 1.5: a gradient weighs a key that is u above tau by u^((2 - alpha) / (alpha - 1)), which then is ever steeper near 0.
+        dense, problem = problem_of(1.5, True, scale, 0, [None] * 4)
         mine, theirs = both(inputs(dtype), dense, problem)
         for a, b in zip((mine[0], *mine[4:7]), (theirs[0], *theirs[4:7])):
             assert a.dtype == dtype and (a.double() - b).norm() < bound * b.norm()
