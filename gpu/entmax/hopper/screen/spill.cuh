@@ -66,8 +66,7 @@ __device__ __noinline__ void spill_columns(const SpillSlots& slots, const Head& 
 // Keys of the warp's rows that were moved to its slot. Not inlined: rarely called, in the screen's loop.
 template <class Lists>
 __device__ __noinline__ int spilled_keys(const Lists& lists) {
-  const int counts = lists.counts[threadIdx.x % 32];
-  return __reduce_add_sync(kWarp, (counts & 0xFFFF) + (counts >> 16));
+  return keys_of_warp(lists.counts[threadIdx.x % 32]);
 }
 
 // Fills the calling lane's column with the first of `count` tiles in a slot, 32 apart.

@@ -66,6 +66,13 @@ constexpr uint32_t kFirstRow = 0x00FF00FF;
 __device__ __forceinline__ int keys_of_rows(uint32_t hits) {
   return __popc(hits & kFirstRow) | __popc(hits & ~kFirstRow) << 16;
 }
+// Of such a count the second row's, and what both rows have in all columns of the warp.
+__device__ __forceinline__ int second_of(int keys) {
+  return static_cast<int>(static_cast<unsigned>(keys) >> 16);
+}
+__device__ __forceinline__ int keys_of_warp(int keys) {
+  return __reduce_add_sync(kWarp, (keys & 0xFFFF) + second_of(keys));
+}
 
 // The half and the key of a bit of such a mask, which column `lane` holds.
 __device__ __forceinline__ int half_of_bit(int bit) {

@@ -137,8 +137,7 @@ __device__ __noinline__ int finish_rows(const ForwardProblem& p, int head_index,
     for (int pair = lists.tiles[lane]; pair < Lists::kPairs; ++pair)
       keys += keys_of_rows(static_cast<uint32_t>(lists.columns[pair][lane][0]));
     keys = of_open_rows(lists, keys);
-    const int all = __reduce_add_sync(kWarp, (keys & 0xFFFF) + (keys >> 16));
-    if (all <= Lists::kMost - 64) {  // 64: padding of both halves
+    if (keys_of_warp(keys) <= kMostJoined<Lists>) {
       finish_quads<T, kPanels>(p, head_index, head, lists, AllQuads{keys}, listed);
       return kQuads;
     }

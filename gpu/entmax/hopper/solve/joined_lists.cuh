@@ -13,6 +13,9 @@ namespace splash::gpu::entmax::hopper {
 __device__ __forceinline__ int full_batches(int entries) {
   return (entries + 31) & ~31;
 }
+// Keys that fit when they are joined, however they are divided among two rows: padding of each takes 32.
+template <class Lists>
+constexpr int kMostJoined = Lists::kMost - 64;
 
 // An entry: a key below kMostKeys (problem.h), and in the bits above it the row, of eight.
 __device__ __forceinline__ int entry_of(int key, int row) {
@@ -96,7 +99,7 @@ __device__ __forceinline__ Quads quads_that_fit(int first, int keys) {
   for (int sum[2] = {}; quads.end < kQuads; ++quads.end) {
     const int next = __shfl_sync(kWarp, own, 4 * quads.end);
     sum[0] += next & 0xFFFF;
-    sum[1] += static_cast<int>(static_cast<unsigned>(next) >> 16);
+    sum[1] += second_of(next);
     if (full_batches(sum[0]) + full_batches(sum[1]) > Lists::kMost) break;
   }
   return quads;
@@ -119,10 +122,10 @@ struct JoinedPlaces {
     const int total = __shfl_sync(kWarp, upto, 31), before = upto - keys;
     ranges[0] = {0, total & 0xFFFF};
     ranges[1].first = full_batches(ranges[0].end);
-    ranges[1].end = ranges[1].first + (total >> 16);
+    ranges[1].end = ranges[1].first + second_of(total);
     next[0] = before & 0xFFFF;
-    next[1] = ranges[1].first + (before >> 16);
-    const int behind[2] = {next[0] + (keys & 0xFFFF), next[1] + (keys >> 16)};
+    next[1] = ranges[1].first + second_of(before);
+    const int behind[2] = {next[0] + (keys & 0xFFFF), next[1] + second_of(keys)};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       start[half] = __shfl_sync(kWarp, next[half], share.lane_of_warp(0));
@@ -181,6 +184,15 @@ struct PartOfColumn {
     end = begin + tiles * (chunk.chunk + 1) / chunk.chunks;
     begin += tiles * chunk.chunk / chunk.chunks;
   }
+
+  // Keys of open rows there, as of keys_of_rows. column_tiles: of tiles_in. open: of bits_of_open_rows.
+  __device__ __forceinline__ int keys(const int2* column_tiles, uint32_t open) const {
+    int sum = 0;
+#pragma unroll 8
+    for (int i = begin; i < end; ++i)
+      sum += keys_of_rows(static_cast<uint32_t>(column_tiles[32 * i].x) & open);
+    return sum;
+  }
 };
 
 // Joins the columns of Quads or of a Chunk, which are all in the warp's slot: a lane takes part of a column.
@@ -192,11 +204,8 @@ __device__ __forceinline__ void join_columns(const SpillSlots& slots, Lists& lis
   const int column = taken.column, begin = taken.begin, end = taken.end;
   const uint32_t open = bits_of_open_rows(lists, share.quad);
   const int2* const spilled = tiles_in(slots, lists.slot, column);
-  int keys = 0;
-#pragma unroll 8
-  for (int i = begin; i < end; ++i) keys += keys_of_rows(static_cast<uint32_t>(spilled[32 * i].x) & open);
   join(
-      share, keys,
+      share, taken.keys(spilled, open),
       [&](const auto& put) {
         for (int i = begin; i < end; i += Lists::kPairs) {
           take_back(lists, spilled + int64_t{32} * i, end - i);

@@ -35,9 +35,8 @@ __device__ __forceinline__ void prune_chunk(const SpillSlots& slots, const Head&
     const float raised = __fsub_rd(tau, __fdividef(kBoundSlack, head.entmax.gain));
     bound[half] = length[half] > 0 && raised < INFINITY ? fmaxf(lower, raised) : lower;
   }
-  int keys = 0, kept_keys = 0;
-  for (int i = taken.begin; i < taken.end; ++i)
-    keys += keys_of_rows(static_cast<uint32_t>(tiles[int64_t{32} * i].x) & open);
+  const int keys = taken.keys(tiles, open);
+  int kept_keys = 0;
   EntryRange ranges[2];
   int start[2], lengths[2];
   JoinedPlaces places(share, keys, ranges, start, lengths);
@@ -60,8 +59,7 @@ __device__ __forceinline__ void prune_chunk(const SpillSlots& slots, const Head&
     RowBound& row = lists.bound[share.row(lane)];
     row.value = fmaxf(row.value, (lane == 0 ? bound[0] : bound[1]) / lists.unit[share.row(lane)]);
   }
-  const auto of_warp = [](int x) { return __reduce_add_sync(kWarp, (x & 0xFFFF) + (x >> 16)); };
-  const int all = of_warp(keys), kept = of_warp(kept_keys);
+  const int all = keys_of_warp(keys), kept = keys_of_warp(kept_keys);
   if (2 * kept > all && kept * chunk.chunks > Lists::kMost && lane < 2)
     defer_row(lists, head, share.row(lane));
 #pragma unroll
@@ -89,9 +87,6 @@ template <class Lists>
 __device__ __forceinline__ int keys_of_quad(const Lists& lists, int quad) {
   return __shfl_sync(kWarp, quad_sum(open_keys(lists)), 4 * quad);
 }
-__device__ __forceinline__ int second_of(int keys) {
-  return static_cast<int>(static_cast<unsigned>(keys) >> 16);
-}
 // Whether the lists of a quad fit when they are joined.
 template <class Lists>
 __device__ __forceinline__ bool fits(const Lists& lists, int quad) {
@@ -111,12 +106,8 @@ __device__ __forceinline__ int chunks_of(const Lists& lists, int quad) {
 template <class Lists>
 __device__ __forceinline__ bool chunk_fits(const SpillSlots& slots, const Lists& lists, const Chunk& chunk) {
   const PartOfColumn part(lists, chunk, Share(chunk));
-  const int2* const tiles = tiles_in(slots, lists.slot, part.column);
-  const uint32_t open = bits_of_open_rows(lists, chunk.first);
-  int keys = 0;
-  for (int i = part.begin; i < part.end; ++i)
-    keys += keys_of_rows(static_cast<uint32_t>(tiles[int64_t{32} * i].x) & open);
-  return __reduce_add_sync(kWarp, (keys & 0xFFFF) + second_of(keys)) <= Lists::kMost - 64;  // 64: padding
+  const int keys = part.keys(tiles_in(slots, lists.slot, part.column), bits_of_open_rows(lists, chunk.first));
+  return keys_of_warp(keys) <= kMostJoined<Lists>;
 }
 
 // Not inlined: rarely called.
