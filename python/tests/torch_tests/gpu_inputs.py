@@ -50,3 +50,8 @@ def clear_rows(q, k, k_keep):
             gap = scores[:, head, :, count - 1] - scores[:, head, :, count]
             clear[:, head] = ~(gap <= 4e-6 * largest[:, head])
     return clear[..., None]
+
+
+def chosen_of(keys, kv_len):
+    """Of each tile and key, whether it is in the tile's list; behind them whether a place is empty: [batch, kv_heads, tiles, kv_len + 1]."""
+    return torch.zeros(*keys.shape[:3], kv_len + 1, dtype=torch.bool, device=GPU).scatter_(3, keys.long(), True)

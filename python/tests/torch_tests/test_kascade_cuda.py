@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_inputs import GPU, inputs, torch
+from gpu_inputs import GPU, chosen_of, inputs, torch
 from tiny_llama import transformers
 
 from splash_attention import entmax
@@ -55,11 +55,6 @@ def test_tiles_on_a_gpu(alpha, heads, kv_heads, dim, q_len, kv_len):
 def hopper():
     if GPU.type == "cpu" or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("the kernels take GPUs of compute capability 9.0")
-
-
-def chosen_of(keys, kv_len):
-    """Of each tile and key, whether it is listed; behind them whether a place is empty: [batch, kv_heads, tiles, kv_len + 1]."""
-    return torch.zeros(*keys.shape[:3], kv_len + 1, dtype=torch.bool, device=GPU).scatter_(3, keys.long(), True)
 
 
 SHAPES = [  # batch, heads, kv_heads, dim, q_len, kv_len
