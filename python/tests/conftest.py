@@ -1,4 +1,4 @@
-"""What the tests share: the sample report, and a real one where SPLASH_BIN names a built `splash`."""
+"""What the tests share: their random numbers, the sample report, and a real one where SPLASH_BIN names a built `splash`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ for needed in ("h5py", "xarray", "h5netcdf", "matplotlib"):
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS), os.environ.get("SPLASH_PACKAGE", str(TESTS.parent))]  # elsewhere under sanitizers
 
+import numpy as np  # noqa: E402
+import seeds  # noqa: E402
+
 # A CI in the background ignores SIGINT, and so would what these tests start and send it to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,6 +27,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: of a ctest entry labelled slow")
+    seeds.settle()
+
+
+@pytest.fixture(autouse=True)
+def own_numbers(request: pytest.FixtureRequest) -> None:
+    """What PyTorch and NumPy's np.random draw in a test does not depend on the tests before it."""
+    seed = seeds.seed_of(f"{request.module.__name__} {request.node.name}")
+    np.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.append(("Inputs", f"{seeds.VARIABLE}={seeds.number()} draws the same numbers"))
+    return report
 
 
 TINY = """\

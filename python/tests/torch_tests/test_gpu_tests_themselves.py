@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import seeds
 
-pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 
 FILES = (
@@ -31,6 +32,10 @@ TESTS = (  # without those that need a GPU's streams, graphs, memory or time
     "everything_beside",
     "tiles_on_a_gpu and 80",
 )
+
+
+def test_each_draws_its_own_numbers(request):
+    assert torch.initial_seed() == seeds.seed_of(f"{__name__} {request.node.name}")
 
 
 @pytest.mark.slow
