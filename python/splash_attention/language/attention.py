@@ -120,7 +120,8 @@ def attention_forward(
     if how.kind == "kascade":
         out, support = module.splash_kascade.attend(module.layer_idx, query, key, value, scaling, attention_mask, counted)
     else:
-        out, support = _attend(query, key, value, how, alpha, factor, scaling, attention_mask, counted)
+        straight = torch.is_grad_enabled() and getattr(module, "splash_straight_through", False)
+        out, support = _attend(query, key, value, how, alpha, factor, scaling, attention_mask, counted, straight)
     if _observers:
         call = Call(module.layer_idx, module, query, key, value, scaling, attention_mask, out, support)
         for observer in _observers:
@@ -129,16 +130,22 @@ def attention_forward(
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, how: Attention, alpha: Any, factor: Any, scaling: float, mask: Tensor | None, counted: bool
-) -> tuple[Tensor, Tensor | None]:
+    q: Tensor, k: Tensor, v: Tensor, how: Attention, alpha: Any, factor: Any, scaling: float, mask: Tensor | None, counted: bool,
+    straight_through: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """straight_through: of entmax's k_keep. What it gives is the same, and so is the gradient of v; those of q, k, alpha and factor are of
+    attention over all keys (source 004)."""
     if how.kind == "softmax" and factor == 1:
         return softmax_attention(q, k, v, scaling, mask), visible_keys(q, k, mask) if counted else None
     if how.kind == "entmax" and how.block is None:
-        call: dict[str, Any] = {"causal": True} if mask is None else tables_of(mask, q, k)
-        done = attention_of_heads(
-            q, k, v, alpha=alpha, factor=factor, k_keep=how.k_keep, scaling=scaling, return_support=counted, **call
-        )
-        return done if counted else (done, None)
+        call: dict[str, Any] = {"scaling": scaling} | ({"causal": True} if mask is None else tables_of(mask, q, k))
+        whole = None
+        if straight_through:
+            whole = attention_of_heads(q, k, v.detach(), alpha=alpha, factor=factor, **call)
+            q, k, alpha, factor = (x.detach() if isinstance(x, Tensor) else x for x in (q, k, alpha, factor))
+        done = attention_of_heads(q, k, v, alpha=alpha, factor=factor, k_keep=how.k_keep, return_support=counted, **call)
+        out, support = done if counted else (done, None)
+        return out if whole is None else out + (whole - whole.detach()), support
     if how.kind in ("tile-top-k", "pages"):
         return choose_and_attend(q, k, v, how, scaling, mask)
     return dense_attention(q, k, v, how, scaling, mask)

@@ -144,6 +144,7 @@ def prepare(model: Any, plan: Plan, start: Method | None = None) -> Converted:
             setattr(module, name, LowRank(base, plan.rank, generator))
         if plan.kind == "entmax":
             module.splash_heads = _heads_of(query_heads(module), plan, start and start.of(layer)).to(model.device)
+            module.splash_straight_through = plan.gradients == "straight-through"
     apply(model, Method(Attention(plan.kind, k_keep=plan.k_keep or None)))
     return Converted(model, plan)
 

@@ -11,6 +11,7 @@ from splash_attention.language.named_values import read_named_values
 ALPHA_LOW, ALPHA_HIGH = 1.25, 2.0
 BOUNDS = ("median_keys", "p95_keys", "most_keys")
 SCHEDULES = ("fixed", "annealed", "learned")
+GRADIENTS = ("exact", "straight-through")
 
 
 def _told(default: Any, what: str) -> Any:
@@ -27,6 +28,7 @@ class Plan:
     factor: float = _told(0.5, "of the scale of every head: where it ends, or where learning begins")
     start: str = _told("", "a method's file, as `tune` writes it: alpha and factor of each head, in the place of these two")
     k_keep: int = _told(0, "entmax over the K largest scores of each row; 0: over all")
+    gradients: str = _told("exact", "under k_keep: exact, or straight-through (source 004): those of scores as if all keys had been kept")
     median_keys: float = _told(0.0, "penalise support until half the heads use at most so many keys a query; 0: no penalty")
     p95_keys: float = _told(0.0, "penalise support until 95 % of heads use at most so many keys a query; 0: no penalty")
     most_keys: float = _told(0.0, "penalise support until each head uses at most so many keys a query; 0: no penalty")
@@ -44,6 +46,10 @@ class Plan:
             raise ValueError(f'kind is {self.kind!r}; allowed are "entmax" and "softmax"')
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule is {self.schedule!r}; allowed are {', '.join(SCHEDULES)}")
+        if self.gradients not in GRADIENTS:
+            raise ValueError(f"gradients is {self.gradients!r}; allowed are {', '.join(GRADIENTS)}")
+        if self.gradients == "straight-through" and not self.k_keep:
+            raise ValueError("gradients are straight-through; that needs a k_keep, through whose choice they go")
         if not ALPHA_LOW <= self.alpha <= ALPHA_HIGH:
             raise ValueError(f"alpha is {self.alpha}; it must be from {ALPHA_LOW} to {ALPHA_HIGH}")
         for name, least in (("k_keep", 0), ("rank", 0), ("steps", 1), ("batch", 1), ("length", 2), ("seed", 0)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,16 @@ pytest.importorskip("safetensors", reason="the package safetensors is not instal
 import safetensors.torch  # noqa: E402
 import splash_attention  # noqa: E402
 from splash_attention.language import Attention, Method, Plan, convert, load_converted, perplexity, tune  # noqa: E402
+from splash_attention.language.attention import _attend  # noqa: E402
 from splash_attention.language.conversion import prepare  # noqa: E402
 from splash_attention.language import training  # noqa: E402
 
 SMALL = {"steps": 4, "batch": 1, "length": 24, "rank": 2}
+STRAIGHT = {"k_keep": 3, "gradients": "straight-through"}
 TOKENS = windows(1, 400)[0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"rank": 0, "rate": 1e-3}, {"schedule": "annealed"}, {"kind": "softmax"}, {"k_keep": 3}])
+@pytest.mark.parametrize("changes", [{}, {"rank": 0, "rate": 1e-3}, {"schedule": "annealed"}, {"kind": "softmax"}, {"k_keep": 3}, STRAIGHT])
 def test_a_converted_model_is_loaded_to_the_bit(tmp_path, changes):
     plan = Plan(**{**SMALL, **changes})
     model = llama()
@@ -61,6 +64,29 @@ def test_a_run_in_parts_is_the_run_in_one(tmp_path, changes):
     for name in ("parts", "unfinished"):
         with pytest.raises(ValueError, match=r"holds a run of another plan \(seed=1\)"):
             convert(llama(), TOKENS, Plan(**{**SMALL, **changes, "seed": 2}), tmp_path / name)
+
+
+def test_straight_through_gradients_are_those_of_all_keys_but_of_values():
+    how, chosen = Attention("entmax", k_keep=2), torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, 12, 8, generator=chosen) for heads in (4, 2, 2))
+    given = [x.requires_grad_() for x in (q, k, v, torch.full((4,), 1.5), torch.full((4,), 0.7))]
+    dout = torch.randn(q.shape, generator=chosen)
+
+    def both_passes(k_keep, **words):
+        out, _ = _attend(*given[:3], replace(how, k_keep=k_keep), *given[3:], 0.4, None, False, **words)
+        return out, torch.autograd.grad(out, given, dout)
+
+    (out, gradients), (kept, of_kept), (_, of_all) = both_passes(2, straight_through=True), both_passes(2), both_passes(None)
+    assert torch.equal(out, kept) and torch.equal(gradients[2], of_kept[2])
+    for at in (0, 1, 3, 4):  # q, k, alpha, factor
+        assert torch.equal(gradients[at], of_all[at]) and not torch.allclose(gradients[at], of_kept[at], rtol=0.05), at
+
+
+def test_a_plan_of_straight_through_gradients_trains_by_them(tmp_path):
+    states = []
+    for name in ("exact", "straight-through"):
+        states.append(convert(llama(), TOKENS, Plan(**{**SMALL, **STRAIGHT, "gradients": name}), tmp_path / name).state())
+    assert not all(torch.equal(values, states[1][name]) for name, values in states[0].items())
 
 
 def test_the_same_weights_are_the_same_file(tmp_path):
@@ -164,7 +190,9 @@ def test_a_conversion_begins_where_tuning_ended(tmp_path):
     [({"kind": "hardmax"}, "kind is 'hardmax'"), ({"schedule": "cosine"}, "schedule is 'cosine'; allowed are fixed"),
      ({"alpha": 1.1}, "alpha is 1.1; it must be from 1.25 to 2.0"), ({"rank": -1}, "rank is -1"), ({"factor": 0.0}, "factor is 0.0"),
      ({"most_keys": 0.5}, "most_keys is 0.5; it must be 0"), ({"median_keys": 9.0, "schedule": "fixed"}, "needs the schedule learned"),
-     ({"kind": "softmax", "k_keep": 8}, "k_keep is 8; softmax has none"), ({"k_keep": -1}, "k_keep is -1")],
+     ({"kind": "softmax", "k_keep": 8}, "k_keep is 8; softmax has none"), ({"k_keep": -1}, "k_keep is -1"),
+     ({"gradients": "none", "k_keep": 8}, "gradients is 'none'; allowed are exact, straight-through"),
+     ({"gradients": "straight-through"}, "that needs a k_keep")],
 )  # fmt: skip
 def test_plans_that_do_not_fit_are_told(changes, said):
     with pytest.raises(ValueError, match=said):
