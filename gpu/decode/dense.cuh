@@ -10,8 +10,10 @@
 // the screen left more keys than a list holds. Their values are added as solve.cuh adds them. So which way a
 // row went does not show in its bits.
 
+#include "gpu/arch/cp_async.cuh"
 #include "gpu/arch/prefetch.cuh"
 #include "gpu/decode/dense_values.cuh"
+#include "gpu/decode/key_stage.cuh"
 #include "gpu/decode/launch.cuh"
 #include "gpu/decode/recent.cuh"
 #include "gpu/decode/start.cuh"
@@ -21,6 +23,9 @@ namespace splash::gpu::decode {
 // Of a block; the pages that it holds follow.
 template <class T, int kDim>
 struct DenseMemory {
+  static constexpr int kAhead = 2 / int{sizeof(T)};  // of a warp, groups of 16 keys on their way
+
+  __align__(16) unsigned char stages[kWarps][kAhead * KeyStage<T, kDim>::kBytes];
   HeldUnit<T, kDim> unit;
   RowSums of_warp[kWarps];
   Search search[kRows];
@@ -33,54 +38,53 @@ struct DenseMemory {
 // Scores the block's keys for all rows, -inf where a row does not see a key. Of rows 2 t and 2 t + 1 the lane
 // gets the largest of its own.
 template <class T, int kDim>
-__device__ __forceinline__ void score_chunks(const Step& p, const Unit& unit, const HeldUnit<T, kDim>& held,
+__device__ __forceinline__ void score_chunks(const Step& p, const Unit& unit, DenseMemory<T, kDim>& memory,
                                              const Chunks& chunks, int length, const DenseRoom& room,
                                              float (&largest)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  unsigned char* const stages = memory.stages[warp];
   const Visible sees(p, unit, length, lane);
-  const Queries<T, kDim> q(held.queries, lane);
+  const Queries<T, kDim> q(memory.unit.queries, lane);
   const int groups = (chunks.end - chunks.begin) * kWarpGroups, row = 2 * (lane % 4);
   float* const scores = room.scores + row * room.pitch + chunks.begin * kChunkKeys + lane / 4;
   // The next groups of 16 keys are on their way while these are scored.
-  constexpr int kKeyBytes = kDim * static_cast<int>(sizeof(T)),
-                kTogether = kKeyBytes <= 256 ? 256 / kKeyBytes : 1;
-  static_assert(kWarpGroups % kTogether == 0);
-  KeyChunk<T, kDim> next[kTogether];
-  bool next_exists[kTogether];
-  const auto load = [&](int first) {
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const int group = first + j;
-      const int key = group < groups ? chunks.key(chunks.begin + group / kWarpGroups) +
-                                           group_key(group % kWarpGroups, warp)
-                                     : length;
-      const int page = key < length ? unit.page(p, key) : -1;
-      next_exists[j] = page >= 0;
-      next[j].load_from_page(p, unit, key, page, lane);
-    }
+  using Stage = KeyStage<T, kDim>;
+  constexpr int kAhead = DenseMemory<T, kDim>::kAhead;
+  unsigned exist = 0;  // groups on their way that have keys, as bits
+  const auto key_of = [&](int group) {
+    return chunks.key(chunks.begin + group / kWarpGroups) + group_key(group % kWarpGroups, warp);
   };
-  load(0);
+  const auto load = [&](int group) {
+    const int key = group < groups ? key_of(group) : length;
+    const int page = key < length ? unit.page(p, key) : -1;
+    const unsigned bit = 1u << group % kAhead;
+    exist = page < 0 ? exist & ~bit : exist | bit;
+    if (page >= 0)
+      Stage::copy(stages + group % kAhead * Stage::kBytes,
+                  unit.in_page<T>(p, p.cache.keys, page, key + Stage::key_of(lane)) + Stage::element_of(lane),
+                  p.cache.keys.token_stride, lane);
+    arch::cp_async_commit();
+  };
 #pragma unroll 1
-  for (int first = 0; first < groups; first += kTogether) {
-    float d[kTogether][4];
-    bool exists[kTogether];
+  for (int i = 0; i < kAhead; ++i) load(i);
+#pragma unroll 1
+  for (int group = 0; group < groups; ++group) {
+    arch::cp_async_wait<kAhead - 1>();
+    __syncwarp();
+    KeyChunk<T, kDim> keys;
+    Stage::read(stages + group % kAhead * Stage::kBytes, lane, keys);
+    float d[4];
+    keys.score(q, d);
+    const bool exists = (exist >> group % kAhead & 1) != 0;
+    __syncwarp();  // the load overwrites the stage
+    load(group + kAhead);
+    const int at = group / kWarpGroups * kChunkKeys + group_key(group % kWarpGroups, warp),
+              key = key_of(group) + lane / 4;
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      next[j].score(q, d[j]);
-      exists[j] = next_exists[j];
-    }
-    load(first + kTogether);
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const int group = first + j,
-                at = group / kWarpGroups * kChunkKeys + group_key(group % kWarpGroups, warp),
-                key = chunks.key(chunks.begin + group / kWarpGroups) + at % kChunkKeys + lane / 4;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (!exists[j] || !sees(i % 2, key + i / 2 * 8)) d[j][i] = -INFINITY;
-        largest[i % 2] = arch::larger_or_nan(largest[i % 2], d[j][i]);
-        if (row < p.listed_rows) scores[i % 2 * room.pitch + at + i / 2 * 8] = d[j][i];
-      }
+    for (int i = 0; i < 4; ++i) {
+      if (!exists || !sees(i % 2, key + i / 2 * 8)) d[i] = -INFINITY;
+      largest[i % 2] = arch::larger_or_nan(largest[i % 2], d[i]);
+      if (row < p.listed_rows) scores[i % 2 * room.pitch + at + i / 2 * 8] = d[i];
     }
   }
 }
@@ -145,7 +149,7 @@ __device__ void attend_to_all(const Step& p, int index, const Team& team, DenseM
   const Chunks chunks(p, max(length, 0), team);
   const DenseRoom room(p, static_cast<int>(blockIdx.x) / p.dense.team);
   float largest[2] = {-INFINITY, -INFINITY};
-  score_chunks(p, unit, memory.unit, chunks, length, room, largest);
+  score_chunks(p, unit, memory, chunks, length, room, largest);
   prefetch_values<T, kDim>(p, unit, chunks, length);
   find_largest(team, largest, room.largest, memory);
 
