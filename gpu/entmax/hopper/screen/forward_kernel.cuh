@@ -119,7 +119,12 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int key_head = head / p.group;
 
+  // What comes from memory is asked for first.
   const int first_row = first + warp * kWarpRows;
+  const auto query_of = [&](int row) { return first_row + row < end ? first_row + row : -1; };
+  const int queries[2] = {query_of(row_of(0)), query_of(row_of(1))};
+  uint32_t q[4 * kPanels][4];
+  load_queries(p, head, queries, q);
   const auto range = [&](int query) -> KeyRange {
     if constexpr (kRanges) return range_of(p, query);
     return {0, max(min(query + p.reach, p.kv_len), 0)};
@@ -127,6 +132,11 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   const KeyRange first_range = range(first), last_range = range(end - 1);
   const int block_begin = first_range.begin, block_end = last_range.end;  // of the keys that a row sees
   const int whole_begin = last_range.begin, whole_end = first_range.end;  // of those that all rows see
+  // The largest error of the screen's products with the block's keys; +inf where a key cannot be screened.
+  const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
+  const int own_error = block_begin / kErrorKeys + thread,
+            errors_end = (block_end + kErrorKeys - 1) / kErrorKeys;
+  float error = own_error < errors_end ? errors[own_error] : 0;
   Span segments{0, 0};
   if (p.segment > 0) segments.end = whole_end / p.segment;
   if (kRanges && p.segment > 0) segments.begin = (whole_begin + p.segment - 1) / p.segment;
@@ -155,7 +165,6 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
       arch::mbarrier_arrive(full);
     }
   };
-  const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
   if (thread == 32) tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len, head, first};
   if (thread == 0) {
     for (int s = 0; s < kStages; ++s) {
@@ -165,16 +174,9 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     arch::mbarrier_init_fence();
     for (int i = 0; i < min(kStages, schedule.length()); ++i) issue_load(std::true_type{}, i, i);
   }
-  const auto query_of = [&](int row) { return first_row + row < end ? first_row + row : -1; };
-  const int queries[2] = {query_of(row_of(0)), query_of(row_of(1))};
-  uint32_t q[4 * kPanels][4];
   float unit[2], norm[2];
-  load_queries<T>(p, head, queries, q, unit, norm);
-
-  // The largest error of the screen's products with the block's keys; +inf where a key cannot be screened.
-  float error = 0;
-  for (int i = block_begin / kErrorKeys + thread; i < (block_end + kErrorKeys - 1) / kErrorKeys;
-       i += Tiles::kThreads)
+  scale_queries<T>(q, unit, norm);
+  for (int i = own_error + Tiles::kThreads; i < errors_end; i += Tiles::kThreads)
     error = fmaxf(error, errors[i]);
   error = arch::warp_max(error);
   if (lane == 0) tiles.errors[warp] = error;

@@ -9,16 +9,12 @@
 
 namespace splash::gpu::entmax::hopper {
 
-// Loads the queries as wgmma's A fragments, in float16: 16 rows per warp, each scaled by a power of two to 8
-// <= norm < 16. Rows and dimensions outside are zeros. unit: the scale's inverse. norm: at least the scaled
-// row's; NaN or infinite where the row cannot be screened.
-template <class T, int kSteps>
+// Asks for the queries, as wgmma's A fragments: 16 rows per warp. Rows and dimensions outside are zeros.
+template <int kSteps>
 __device__ __forceinline__ void load_queries(const ForwardProblem& p, int head, const int (&queries)[2],
-                                             uint32_t (&fragments)[kSteps][4], float (&unit)[2],
-                                             float (&norm)[2]) {
+                                             uint32_t (&fragments)[kSteps][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto* const q = static_cast<const uint16_t*>(p.q) + int64_t{head} * p.q_len * p.head_dim;
-  float squares[2] = {};
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
@@ -27,6 +23,20 @@ __device__ __forceinline__ void load_queries(const ForwardProblem& p, int head, 
       fragments[step][i] = query >= 0 && column < p.head_dim
                                ? *reinterpret_cast<const uint32_t*>(q + int64_t{query} * p.head_dim + column)
                                : 0;
+    }
+  }
+}
+
+// Scales each by a power of two to 8 <= norm < 16, in float16. unit: the scale's inverse. norm: at least the
+// scaled row's; NaN or infinite where the row cannot be screened.
+template <class T, int kSteps>
+__device__ __forceinline__ void scale_queries(uint32_t (&fragments)[kSteps][4], float (&unit)[2],
+                                              float (&norm)[2]) {
+  float squares[2] = {};
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
       const float2 pair = unpacked<T>(fragments[step][i]);
       squares[i % 2] = fmaf(pair.x, pair.x, fmaf(pair.y, pair.y, squares[i % 2]));
     }
