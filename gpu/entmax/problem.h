@@ -57,7 +57,7 @@ struct ForwardProblem {
   int first_block = 0;  // of kErrorKeys keys: no row sees a key before
 
   // Whether a row may see fewer keys than those below its end.
-  bool has_ranges() const { return window > 0 || mask.ranges != nullptr; }
+  constexpr bool has_ranges() const { return window > 0 || mask.ranges != nullptr; }
 };
 
 constexpr unsigned kMostKeys = 1u << 28;  // that Hopper's path takes

@@ -7,6 +7,7 @@
 #include "gpu/entmax/hopper/screen/forward_kernel.cuh"
 #include "gpu/entmax/problem.h"
 #include "gpu/tests/entmax_attention_scan.h"
+#include "gpu/tests/entmax_shared_keys.h"
 #include "gpu/tests/entmax_simt.h"
 #include "gpu/tests/entmax_weak_bounds.h"
 
@@ -229,6 +230,29 @@ TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the lar
       if (!is_chosen[static_cast<size_t>(key)]) left = std::max(left, square);
     }
     CHECK(least >= left * 0.999F);  // closer norms count as equal
+  }
+}
+
+TEST_CASE(
+    "entmax/0-one-pass on the CPU: rows of a warp that list the same keys, as many as it holds and more") {
+  struct Shared {
+    int64_t keys;  // of which all rows list so many
+    double alpha = 1.5;
+    int64_t dim = 64, window = 0;
+  };
+  for (const Shared& shared :
+       {Shared{1}, {15}, {17, 2}, {33, 1.25}, {48, 1.5, 40}, {49}, {40, 1.5, 64, 1200}}) {
+    CAPTURE(shared.keys);
+    PortableCase c{.name = "shared keys", .dtype = Dtype::bf16};
+    c.spec.shape = {1, 1, 1, 70, 1500, shared.dim};
+    c.spec.normalizer = {NormalizerKind::entmax, {shared.alpha}};
+    c.spec.mask = {.causal = true, .window = shared.window};
+    c.inputs = shared_keys_inputs(c.spec.shape, c.dtype, shared.keys);
+    Looked looked;
+    run_case<__nv_bfloat16>(c, looked);
+    CHECK(looked.left_out == 0);
+    CHECK(looked.spilled == 0);
+    CHECK(looked.most_entries >= std::min<int64_t>(shared.keys, 8) * 8);
   }
 }
 

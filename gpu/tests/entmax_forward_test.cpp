@@ -5,6 +5,7 @@
 
 #include "core/workload.h"
 #include "gpu/tests/entmax_attention_scan.h"
+#include "gpu/tests/entmax_shared_keys.h"
 #include "gpu/tests/entmax_weak_bounds.h"
 #include "gpu/tests/ladder_cases.h"
 #include "gpu/tests/nmse.h"
@@ -193,6 +194,32 @@ TEST_CASE("entmax forward: weakly bound rows, whose lists do not fit, are finish
   }
 }
 
+TEST_CASE("entmax forward: rows of a warp that list the same keys are finished together") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  struct Case {
+    int64_t shared;
+    double alpha = 1.5;
+    int64_t dim = 64, window = 0;
+  };
+  for (const Case& c :
+       {Case{1}, {15}, {16, 2}, {17, 1.25}, {33}, {48, 1.5, 40}, {49}, {40, 1.5, 64, 1200}, {40, 1.5, 128}}) {
+    CAPTURE(c.shared);
+    AttentionSpec shared = spec({1, 1, 1, 150, 1500, c.dim}, c.alpha, true);
+    shared.mask.window = c.window;
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      CAPTURE(to_string(dtype));
+      const auto inputs = shared_keys_inputs(shared.shape, dtype, c.shared);
+      const auto oracle = cpu_ref::attention_forward<double>(shared, inputs.q, inputs.k, inputs.v,
+                                                             {.keep_probabilities = true});
+      const ForwardRun run(shared, dtype, inputs, 1 << 18, stream);
+      check_rows(shared, run.row_results(), oracle, kScoreError);
+      CHECK(nmse(run.out.to_host(), oracle.out) <= Tolerance().of(dtype));
+      for (const int count : rows_left(run, shared, {}, dtype)) CHECK(count == 0);
+    }
+  }
+}
+
 TEST_CASE("entmax forward: every run gives the same bits") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
@@ -205,6 +232,8 @@ TEST_CASE("entmax forward: every run gives the same bits") {
   check(problem.spec, inputs_of(problem, Dtype::bf16));
   const AttentionSpec weak = spec({1, 1, 1, 150, 4219, 64}, 1.5, false);
   check(weak, weak_bounds_inputs(weak.shape, Dtype::bf16, {}));
+  const AttentionSpec shared = spec({1, 1, 1, 150, 1500, 64}, 1.5, true);
+  check(shared, shared_keys_inputs(shared.shape, Dtype::bf16, 40));
 }
 
 TEST_CASE("entmax forward: p, its sum, the support and the output at every alpha, lists and dense") {

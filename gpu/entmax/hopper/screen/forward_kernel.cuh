@@ -85,7 +85,15 @@ __device__ __forceinline__ void finish_warp(const ForwardProblem& p, ForwardTile
   const auto finish = [&](const auto& rows_of) {
     return rows_of(tiles.head.index, tiles.lists[warp()], tiles.listed[warp()]);
   };
-  if (has_lists) {
+  const auto finish_few = [&] {
+    if constexpr (kPanels == 1) {
+      return finish([&](int head, auto& lists, auto& listed) {
+        return finish_shared<T>(p, head, tiles.head, lists, listed);
+      });
+    }
+    return false;
+  };
+  if (has_lists && !finish_few()) {
     const int finished = finish([&](int head, auto& lists, auto& listed) {
       return finish_rows<T, kPanels>(p, head, tiles.head, lists, listed);
     });

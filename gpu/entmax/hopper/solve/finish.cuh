@@ -12,18 +12,10 @@
 // Lists of one quad that do not fit are thinned before (thin_lists.cuh).
 // A warp works on its own lists alone: __syncwarp divides the steps, never a barrier of the block.
 
+#include "gpu/entmax/hopper/solve/shared_keys.cuh"
 #include "gpu/entmax/hopper/solve/thin_lists.cuh"
-#include "gpu/entmax/support/allocate.cuh"
 
 namespace splash::gpu::entmax::hopper {
-
-// A probability as the sum of two 16-bit floats, the larger one in the low half: nearly as precise as
-// float32.
-template <class T>
-__device__ __forceinline__ uint32_t split(float p) {
-  const float rest = p - unpacked<T>(arch::pack_pair<T>(p, 0)).x;
-  return arch::pack_pair<T>(p, rest);
-}
 
 // Finishes the rows of these quads; nothing is written of deferred ones. listed: memory for the joined lists.
 template <class T, int kPanels, class Lists, class SomeQuads>
