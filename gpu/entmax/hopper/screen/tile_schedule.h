@@ -26,7 +26,7 @@ struct Span {
 //
 // The screening pass takes all tiles, the last one first, and finds the pairs above the bounds.
 struct TileSchedule {
-  static constexpr int kNearKeys = 768;
+  static constexpr int kNearKeys = 768, kFewNearKeys = 512;
 
   int first_tile, tiles;  // of the screening pass
   int near_positions;     // the first positions
@@ -44,7 +44,8 @@ struct TileSchedule {
         tiles(seen.end > seen.begin ? seen.end - seen.begin : 0),
         first_segment(-1),
         stride(0) {
-    const int most = most_sampled / tile_keys, near = smaller(most, kNearKeys / tile_keys);
+    const int most = most_sampled / tile_keys,
+              near = smaller(most, (segment_keys > 0 ? kNearKeys : kFewNearKeys) / tile_keys);
     near_positions = smaller(tiles, near);
     far_begin = whole_iterations(near_positions);
     int far = tiles - near_positions;
