@@ -83,13 +83,27 @@ endfunction()
 # program, where there is one, in the environment variable SPLASH_BIN. Not under sanitizers, where the program would be
 # most of the build.
 function(splash_pytest name folder)
+  splash_add_pytest(${name} run_pytest.sh ${folder} ${ARGN})
+endfunction()
+
+# splash_gpu_pytest(file): one ctest entry of a file of pytest's that needs a GPU. Without one it is reported as skipped.
+function(splash_gpu_pytest file)
+  get_filename_component(name ${file} NAME_WE)
+  string(REGEX REPLACE "^test_" "python_gpu_" name ${name})
+  splash_add_pytest(${name} run_gpu_pytest.sh ${file})
+  if(TEST ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "python;gpu" SKIP_REGULAR_EXPRESSION "GPU tests skipped")
+  endif()
+endfunction()
+
+function(splash_add_pytest name script tests)
   if(NOT SPLASH_TESTS OR SPLASH_SANITIZE)
     return()
   endif()
-  get_filename_component(folder ${folder} ABSOLUTE)
-  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/cmake/run_pytest.sh ${PROJECT_SOURCE_DIR} ${folder} ${ARGN}
+  get_filename_component(tests ${tests} ABSOLUTE)
+  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/cmake/${script} ${PROJECT_SOURCE_DIR} ${tests} ${ARGN}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  # Two tests run at once: threads that wait for theirs give their core away. Tests go by rules, whatever was tuned here.
+  # Some tests run at once: threads that wait for theirs give their core away. Tests go by rules, whatever was tuned here.
   set(environment "OMP_NUM_THREADS=2" "OMP_WAIT_POLICY=passive" "SPLASH_TUNED=off")
   if(TARGET splash_cli)
     list(APPEND environment "SPLASH_BIN=$<TARGET_FILE:splash_cli>")
