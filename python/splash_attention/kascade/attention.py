@@ -4,7 +4,7 @@ Where they take a call (kernels.are_for), kernels compute it. Elsewhere plain Py
 some tiles at a time, and the layers behind it gather a tile's keys, and attend to them by PyTorch's fused softmax, or by this library's
 entmax. A tile is `tile` queries that follow one another in a call, so that a step of decoding is a tile of its own.
 
-Where a batch is padded on the left, each sequence gets what it would get alone: its tiles begin at its own first token, and it keeps a share of
+Where a batch is padded on the left, each sequence gets, but for rounding, what it would get alone: its tiles begin at its own first token, and it keeps a share of
 its own keys. More queries than a step's are computed one sequence after another; a step is computed as a whole. Under other padding tiles
 begin at the call's first query. Packed sequences, several in an entry of the batch, get the same, in a call of the whole text.
 
