@@ -3,7 +3,6 @@
 // Rungs 5 and 6 of the ladder kascade say why, and what it gains.
 
 #include "gpu/arch/cp_async_4.cuh"
-#include "gpu/arch/prefetch.cuh"
 #include "gpu/kascade/consumer.cuh"
 
 namespace splash::gpu::kascade {
@@ -51,39 +50,6 @@ template <class P>
 __device__ int keys_of_part(const P& p, int visible) {
   const int tiles = (visible + kTileRows - 1) / kTileRows;
   return (tiles + p.parts - 1) / p.parts * kTileRows;
-}
-
-// Brings the rows of a block's first tiles into the L2 while kernels before still run. They may be writing
-// what is read here: it goes through no register that outlives this, nor through the L1, and whatever it is,
-// the rows are some of k and v. Pages are left out: their table is one read more.
-template <int kDim, class P>
-__device__ void prefetch_first_tiles(const P& p) {
-  const int item = blockIdx.x;
-  if (item >= p.items || p.pages.table != nullptr) return;
-  const TileAddress at = p.address(item);
-  const int kv_head = static_cast<int>(at.kv_head % p.kv_heads);
-  const int anchor_head =
-      p.anchor_heads != nullptr ? __ldcg(p.anchor_heads + kv_head) : kv_head;  // stays in its sequence
-  const int64_t list = (at.kv_head - kv_head + max(0, min(anchor_head, p.kv_heads - 1))) * p.tiles + at.tile;
-  const int count = min(__ldcg(p.key_counts + list), static_cast<int>(p.k_keep));
-  const int first = p.parts > 1 ? item % p.parts * keys_of_part(p, count) : 0;
-  const int64_t first_row = p.first_row(at);
-  int keys[kStages<kDim>];
-#pragma unroll
-  for (int i = 0; i < kStages<kDim>; ++i) {
-    const int place = first + i * kTileKeys<kDim> + static_cast<int>(threadIdx.x);
-    const bool there = place < count && threadIdx.x < kTileKeys<kDim>;
-    keys[i] = there ? __ldcg(p.key_indices + list * p.k_keep + place) : -1;
-  }
-#pragma unroll
-  for (int i = 0; i < kStages<kDim>; ++i) {
-    if (keys[i] < 0 || keys[i] >= p.kv_len) continue;
-    const int64_t begin = (first_row + keys[i]) * p.head_dim * 2;
-    for (const void* tensor : {p.k, p.v}) {
-      const char* const row = static_cast<const char*>(tensor) + begin;
-      for (int at_byte = 0; at_byte < p.head_dim * 2; at_byte += 64) arch::prefetch<64>(row + at_byte);
-    }
-  }
 }
 
 // Loads an item's first tiles of keys before its queries, because the last product of the previous item frees
@@ -376,7 +342,6 @@ __global__ void __launch_bounds__(kThreads, 1) attend_gathering(const P p, int* 
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<kDim>*>(shared_memory);
   prepare_barriers(shared);
-  if (threadIdx.x < kProducers) prefetch_first_tiles<kDim>(p);
   entmax::wait_for_kernels_before();
   if (threadIdx.x < kProducers) {
     arch::give_registers_back<72>();
