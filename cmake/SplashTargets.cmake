@@ -59,7 +59,8 @@ function(splash_one_ptx target)
                          $<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_${first},code=[${codes}]>)
 endfunction()
 
-# splash_test(name SOURCES … LINK … [LABELS …]): one doctest program, one ctest entry.
+# splash_test(name SOURCES … LINK … [LABELS …]): one doctest program, one ctest entry; of the label gpu one for each file of
+# tests, for their oracles take minutes of a core, and entries run beside one another.
 # Labels in use: gpu (needs a device, else reports itself as skipped), slow (left out of the sanitizer run), python.
 function(splash_test name)
   if(NOT SPLASH_TESTS)
@@ -74,8 +75,27 @@ function(splash_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE splash_doctest_main ${arg_LINK})
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive;SPLASH_TUNED=off" TIMEOUT 600
+  set(files ${arg_SOURCES})
+  list(FILTER files INCLUDE REGEX "_test\\.cpp$")
+  list(LENGTH files count)
+  if("gpu" IN_LIST arg_LABELS AND count GREATER 1)
+    set(tests "")
+    list(POP_FRONT files first) # has what lies in no other file, too: cases may be registered by hand
+    foreach(file IN LISTS files)
+      get_filename_component(stem ${file} NAME_WE)
+      add_test(NAME ${name}.${stem} COMMAND ${name} --source-file=*/${stem}.cpp)
+      list(APPEND tests ${name}.${stem})
+    endforeach()
+    list(TRANSFORM files REPLACE "^.*/" "*/")
+    list(JOIN files "," others)
+    get_filename_component(stem ${first} NAME_WE)
+    add_test(NAME ${name}.${stem} COMMAND ${name} --source-file-exclude=${others})
+    list(APPEND tests ${name}.${stem})
+  else()
+    set(tests ${name})
+    add_test(NAME ${name} COMMAND ${name})
+  endif()
+  set_tests_properties(${tests} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive;SPLASH_TUNED=off" TIMEOUT 600
                        SKIP_REGULAR_EXPRESSION "GPU tests skipped")
 endfunction()
 
