@@ -63,9 +63,9 @@ def test_kernels_over_pages_are_each_sequences_own(hopper, dtype, page_size, hea
         count = lists.counts[at, 0, 0].item()
         found = lists.keys[at : at + 1, ..., :count]
         assert count == keys.shape[3] and (found.diff(dim=-1) > 0).all() and torch.equal(same.keys[at : at + 1, ..., :count], found)
-        # A row's sum is rounded once a block, and blocks have more keys where there are more sequences.
+        # A row's sum is rounded once a block, and blocks have more keys where there are more sequences: a list may exchange its last key.
         differing = (chosen_of(found, length) != chosen_of(keys, length)).sum()
-        assert differing <= max(2, 2e-3 * keys.numel()), "more keys differ than rounding explains"
+        assert differing <= 2 * kv_heads, "more keys differ than rounding explains"
         wanted = attend_to(found, of_q, of_k, of_v, budget, scaling, heads=anchors)[0]
         for ours, theirs in ((reused[at], wanted[0]), (dense[at], attend_to_all(of_q, of_k, of_v, scaling, None, None, False)[0][0])):
             error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
