@@ -130,7 +130,8 @@ __device__ __forceinline__ void sum_values(const Step& p, const Unit& unit, cons
         kept_by_any |= u > 0;
         of_row[row] = weights.weight(u);
       }
-      const uint32_t any = __ballot_sync(kAllLanes, kept_by_any);  // and others are done with `held`
+      const uint32_t any = __ballot_sync(kAllLanes, kept_by_any);
+      __syncwarp();  // others are done with `held`
 #pragma unroll
       for (int row = 0; row < kMost; ++row) held[row][lane] = of_row[row];
       __syncwarp();
