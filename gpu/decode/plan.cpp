@@ -105,6 +105,7 @@ void divide(Step& s, const Ranges& most, const Device& device) {
   int together = 1;
   while (together < best.resident && blocks_at_once(device, s.team, together) < blocks) ++together;
   s.least_shared_bytes = together < best.resident ? device.shared_bytes / (together + 1) : 0;
+  s.screens_ahead = together == 1 || s.cache.head_dim <= 64;  // else they take memory's time from one another
 }
 
 // Calls place(pointer, count) for each array of the dense pass's workspace.

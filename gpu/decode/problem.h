@@ -196,6 +196,7 @@ struct Step {
   int held_tiles = 0;          // of a run, from its first on, whose upper scores its warp holds
   int held_pages = 0;          // of the table, in shared memory: all or none
   int least_shared_bytes = 0;  // of a block, so that few share a multiprocessor
+  bool screens_ahead = false;  // few do: each has as many keys on their way as it has room for, else half
 
   // Workspace
   Segments segments{};

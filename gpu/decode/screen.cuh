@@ -3,13 +3,13 @@
 // each takes a run of them, and gets upper scores of 16 keys at a time.
 //
 // LowBitScreen reads the low-bit copy: the next tile is on its way into shared memory (cp.async) while this
-// one is scored, and a code becomes an exact float16 integer in two instructions for two codes. ExactScreen
-// serves caches without a copy: its upper scores are the exact ones; fp8_screen.cuh those in float8.
+// one is scored, and a code becomes an exact float16 integer in two instructions for two codes.
+// exact_screen.cuh serves caches without a copy.
 
 #include "core/low_bit_page.h"
 #include "gpu/arch/cp_async.cuh"
 #include "gpu/decode/candidates.cuh"
-#include "gpu/decode/fp8_screen.cuh"
+#include "gpu/decode/exact_screen.cuh"
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 
@@ -258,65 +258,13 @@ class LowBitScreen {
   ScreenQueries<T, kDim, kBits> q_;
 };
 
-template <class T, int kDim>
-class ExactScreen {
- public:
-  static constexpr int kWarpBytes = 1;  // none, but an array has some
-
-  __device__ ExactScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run,
-                         const HeldQueries<T, kDim>& q, unsigned char* /*stages*/, int lane)
-      : p_(p), unit_(unit), ranges_(ranges), run_(run), q_(q, lane), lane_(lane) {}
-
-  __device__ const float (&unit() const)[2] { return unit_of_; }
-  __device__ const float (&from_unit() const)[2] { return unit_of_; }
-
-  // As LowBitScreen's.
-  template <class Take>
-  __device__ __forceinline__ void screen(int begin, int end, const Take& take) const {
-    if (begin >= end) return;
-    // The next 16 keys, and the page of the tile after theirs, are on their way while these are scored.
-    const int tile_keys = ranges_.tile_keys;
-    const int first_key = max((run_.first + begin) * tile_keys, kHeadKeys),
-              end_key = (run_.first + end) * tile_keys;
-    KeyChunk<T, kDim> next;
-    int page = first_key < end_key ? unit_.page(p_, first_key) : -1;
-    const int second_tile = (first_key / tile_keys + 1) * tile_keys;
-    int page_ahead = second_tile < end_key ? unit_.page(p_, second_tile) : -1;
-    next.load_from_page(p_, unit_, first_key, page, lane_);
-    for (int first = first_key; first < end_key; first += 16) {
-      const KeyChunk<T, kDim> now = next;
-      const bool is_hole = page < 0;
-      const int following = first + 16;
-      if (following < end_key) {
-        if (following % tile_keys == 0) {
-          page = page_ahead;
-          if (following + tile_keys < end_key) page_ahead = unit_.page(p_, following + tile_keys);
-        }
-        next.load_from_page(p_, unit_, following, page, lane_);
-      }
-      float d[4];
-      now.score(q_, d);
-      if (!is_hole) take((first - run_.first * tile_keys) / 16, first + lane_ / 4, d);
-    }
-  }
-
- private:
-  const Step& p_;
-  const Unit& unit_;
-  const Ranges& ranges_;
-  const Run& run_;
-  Queries<T, kDim> q_;
-  int lane_;
-  float unit_of_[2] = {1, 1};
-};
-
 template <class T, int kDim, int kBits>
 struct ScreenOf {
   using Type = LowBitScreen<T, kDim, kBits>;
 };
 template <class T, int kDim>
 struct ScreenOf<T, kDim, 0> {
-  using Type = std::conditional_t<kIsFp8<T>, Fp8Screen<T, kDim>, ExactScreen<T, kDim>>;
+  using Type = ExactScreen<T, kDim>;
 };
 
 }  // namespace splash::gpu::decode

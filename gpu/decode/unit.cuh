@@ -166,16 +166,6 @@ struct KeyChunk {
     }
   }
 
-  // The same of keys that exist.
-  __device__ __forceinline__ void load_both(const T* of_low, const T* of_high, int lane) {
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      const int at = kEach<T> * (4 * w + lane % 4);
-      low[w] = entmax::load8(of_low + at);
-      high[w] = entmax::load8(of_high + at);
-    }
-  }
-
   // 16 keys from `first` on, a multiple of 16, which their page holds; -1: a hole.
   __device__ __forceinline__ void load_from_page(const Step& p, const Unit& unit, int first, int page,
                                                  int lane) {

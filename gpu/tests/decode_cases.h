@@ -50,6 +50,9 @@ inline std::vector<DecodeOptions> decode_cases() {
     for (const int bits : {0, 4, 8})
       cases.push_back({.lengths = {900, 500}, .kv_heads = 1, .bits = bits, .nasty = nasty});
   }
+  // Pages of one chunk, some of them holes, and runs of more chunks than are on their way.
+  cases.push_back(
+      {.lengths = {900, 500}, .page_size = 16, .kv_heads = 1, .head_dim = 128, .bits = 0, .nasty = "holes"});
   return cases;
 }
 

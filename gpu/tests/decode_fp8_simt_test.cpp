@@ -134,6 +134,19 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("decode on the CPU: float8 has the same bits however many keys are on their way") {
+  const DecodeCase c = decode_case({.lengths = {1300},
+                                    .page_size = 32,
+                                    .kv_heads = 1,
+                                    .head_dim = 128,
+                                    .bits = 0,
+                                    .fp8 = true,
+                                    .key_scale = 0.013f});
+  const StepResults few = run(c), many = run(c, {.multiprocessors = 1000});
+  check_step_results(c, few);
+  check_same_bits(many, few);
+}
+
 TEST_CASE("decode on the CPU: a scale of float8 keys that is none gives NaN rows") {
   DecodeCase c = decode_case({.lengths = {300}, .kv_heads = 1, .bits = 0, .fp8 = true});
   for (const float scale : {0.0f, -1.0f, INFINITY, NAN}) {

@@ -152,6 +152,14 @@ TEST_CASE("decode on the CPU: the bits are the same however many scores a block 
   }
 }
 
+TEST_CASE("decode on the CPU: the bits are the same however many keys are on their way") {
+  const DecodeCase c =
+      decode_case({.lengths = {1700}, .page_size = 32, .kv_heads = 1, .head_dim = 128, .bits = 0});
+  const StepResults few = run(c), many = run(c, {.multiprocessors = 1000});
+  check_step_results(c, few);
+  check_same_bits(many, few);
+}
+
 TEST_CASE("decode on the CPU: what a step remembers, and memory of anything, changes no bit") {
   size_t number = 0;
   for (const DecodeOptions& options : memory_cases()) {
@@ -216,14 +224,16 @@ TEST_CASE("decode: blocks keep apart where multiprocessors would else have two a
   DecodeCase c = decode_case({.kv_heads = 8, .head_dim = 128});
   const decode::Cache cache = device_cache(c, nullptr, nullptr, nullptr);
   const decode::Device device{.multiprocessors = 132, .most_team = 16};
-  const auto shared_bytes = [&](int batch, int keys) {
+  const auto planned = [&](int batch, int keys) {
     const decode::PageTable table{.batch = batch, .width = keys / cache.page_size};
-    return decode::plan_step(cache, table, {.q_heads = 32}, device).step.least_shared_bytes;
+    return decode::plan_step(cache, table, {.q_heads = 32}, device).step;
   };
-  CHECK(2 * (shared_bytes(8, 2048) + 1024) > device.shared_bytes);  // 128 blocks: one each
-  CHECK(shared_bytes(8, 2048) < device.shared_bytes - 1024);
-  CHECK(shared_bytes(32, 2048) == 0);  // 256: two each
-  CHECK(shared_bytes(64, 32768) == 0);
+  CHECK(2 * (planned(8, 2048).least_shared_bytes + 1024) > device.shared_bytes);  // 128 blocks: one each
+  CHECK(planned(8, 2048).least_shared_bytes < device.shared_bytes - 1024);
+  CHECK(planned(8, 2048).screens_ahead);
+  CHECK(planned(32, 2048).least_shared_bytes == 0);  // 256: two each
+  CHECK(!planned(32, 2048).screens_ahead);
+  CHECK(planned(64, 32768).least_shared_bytes == 0);
 }
 
 TEST_CASE("decode takes strides below 2^31 only: the kernels multiply them in one instruction") {
