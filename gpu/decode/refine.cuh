@@ -10,11 +10,35 @@
 
 namespace splash::gpu::decode {
 
+// Exact scores of the lanes' keys for a row: a lane gets up to four.
+template <class T, int kDim>
+__device__ __forceinline__ void score_proposed(const Step& p, const Unit& unit, const HeldUnit<T, kDim>& held,
+                                               const Visible& sees, int length, int row, int key, int lane,
+                                               float (&scores)[kBounding]) {
+  const Queries<T, kDim> q(held.queries, lane);
+  ChosenKeys<T, kDim> keys[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int low = __shfl_sync(kAllLanes, key, 16 * half + lane / 4),
+              high = __shfl_sync(kAllLanes, key, 16 * half + lane / 4 + 8);
+    keys[half].load(p, unit, low, high, length, lane);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float d[4];
+    keys[half].score(q, sees, d);
+    const bool has_row = lane % 4 == row / 2;
+    scores[2 * half] = has_row ? (row % 2 == 0 ? d[0] : d[1]) : -INFINITY;
+    scores[2 * half + 1] = has_row ? (row % 2 == 0 ? d[2] : d[3]) : -INFINITY;
+  }
+}
+
 // Bounds the threshold of each row from below, one row per warp, in the block. A bound is the threshold of up
 // to 32 of the best keys that the runs have proposed in this pass, which the warp scores, and of the largest
 // ones of head and tail; that of pass 1 only raises that of pass 0. Rows that are not there, or have none,
-// are bounded by infinity. All threads call it; a barrier must follow.
-template <class T, int kDim>
+// are bounded by infinity. kIsExact: upper scores are the exact ones. All threads call it; a barrier must
+// follow.
+template <bool kIsExact, class T, int kDim>
 __device__ void refine_bounds(const Step& p, const Unit& unit, const HeldUnit<T, kDim>& held,
                               const Visible& sees, int length, int runs, int pass,
                               const float (&largest)[kLargest], RowBounds& rows) {
@@ -35,23 +59,13 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const HeldUnit<T,
     const Best other = proposed[i];
     if (other.upper > mine.upper) mine = other;
   }
-  const Queries<T, kDim> q(held.queries, lane);
-  ChosenKeys<T, kDim> keys[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int low = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4),
-              high = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4 + 8);
-    keys[half].load(p, unit, low, high, length, lane);
-  }
   Scores<kBounding> bounding;
   float(&scores)[kBounding] = bounding.of_lane;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float d[4];
-    keys[half].score(q, sees, d);
-    const bool has_row = lane % 4 == row / 2;
-    scores[2 * half] = has_row ? (row % 2 == 0 ? d[0] : d[1]) : -INFINITY;
-    scores[2 * half + 1] = has_row ? (row % 2 == 0 ? d[2] : d[3]) : -INFINITY;
+  if constexpr (kIsExact) {
+    scores[0] = mine.key >= 0 && row_sees(p, unit, row, mine.key, length) ? mine.upper : -INFINITY;
+    scores[1] = scores[2] = scores[3] = -INFINITY;
+  } else {
+    score_proposed(p, unit, held, sees, length, row, mine.key, lane, scores);
   }
 #pragma unroll
   for (int i = 0; i < kLargest; ++i) scores[4 + i] = largest[i];

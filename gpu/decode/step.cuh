@@ -199,7 +199,8 @@ __device__ __forceinline__ void take_unit(const Step& p) {
       if (runs > 0) proposals.write(p, unit, segment, pass, lane);
       team.sync();
       if (__syncthreads_or(is_worth_it ? 1 : 0) != 0)
-        refine_bounds(p, unit, memory.unit, sees, ranges.length, runs, pass, largest, memory.rows);
+        refine_bounds<kBits == 0>(p, unit, memory.unit, sees, ranges.length, runs, pass, largest,
+                                  memory.rows);
       __syncthreads();
     };
 

@@ -115,6 +115,12 @@ struct Visible {
   }
 };
 
+// The same of any row.
+__device__ __forceinline__ bool row_sees(const Step& p, const Unit& unit, int row, int key, int length) {
+  const int end = unit.end(p, row, length);
+  return key < end && (p.window == 0 || key >= end - p.window || key < p.sinks);
+}
+
 // A unit's queries in shared memory, 0 where it lacks a row; 16 bytes apart, so that no two share a bank.
 template <class T, int kDim>
 struct HeldQueries {
