@@ -71,18 +71,22 @@ def test_of_attention(pattern, n, dtype):
             continue  # where keys are equal, or one has it all, dQ is a sum of which nothing is left
         # A row's gradient depends on that row alone.
         (d_q,) = torch.autograd.grad(reference[..., 1:].square().sum(), wide[:1])
-        error = (gradient[0][:, :, ::8].double().cpu() - d_q).norm() / d_q.norm()
+        compared = clear_of_threshold(few, alpha, "cpu") if alpha == 2 else 1
+        error = (compared * (gradient[0][:, :, ::8].double().cpu() - d_q)).norm() / d_q.norm()
         if not error <= 2e-3 + 20 * rounding:
             wrong.append(f"alpha {alpha}: dQ's error is {error:.2g}")
     assert not wrong, "; ".join(wrong)
 
 
-def clear_of_threshold(given, alpha):
-    """[1, 2, QUERIES, 1]: whether float32 tells of each key if it exceeds the row's tau."""
-    q, k, v = (t.to(GPU, torch.float64) for t in given)
+def clear_of_threshold(given, alpha, device=GPU):
+    """[1, 2, queries, 1]: whether float32 tells of each key if it exceeds the row's tau. At alpha 2 a row's gradient jumps where a
+    key enters the support: by a hundredth and more of dQ, where no row has more than some hundred keys."""
+    q, k, v = (t.to(device, torch.float64) for t in given)
     z = (alpha - 1) * DIM**-0.5 * (q @ k.mT)
     tau = splash_attention(q, k, v, alpha=alpha, return_aux=True)[1].tau
-    return ((z - tau[..., None]).abs() > 1e-5).all(-1, keepdim=True)
+    clear = ((z - tau[..., None]).abs() > 2.0**-18 * z.abs().amax(-1, keepdim=True)).all(-1, keepdim=True)
+    assert clear.double().mean() > 0.75
+    return clear
 
 
 # Where keys are equal, or one has all of a row, dQ or dK is a sum of which nothing is left.
@@ -101,9 +105,8 @@ def test_of_gradients(pattern, n, dtype):
     wrong = []
     for alpha in ALPHAS:
         results, d_out = [], all_rows
-        if pattern == "sink" and alpha == 2:  # a row has few keys or one, and its gradient jumps where another enters
+        if alpha == 2 and "dq" in COMPARED[pattern]:
             d_out = all_rows * clear_of_threshold(given, alpha)
-            assert (d_out != 0).any(-1).double().mean() > 0.9
         for kind in (dtype, torch.float64):
             inputs = [t.to(GPU, kind).requires_grad_() for t in given]
             out = splash_attention(*inputs, alpha=alpha)
