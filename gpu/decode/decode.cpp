@@ -33,8 +33,12 @@ void visit_kernels(const Cache& cache, const Use& use) {
 Device current_device(const Cache& cache) {
   Device device{.multiprocessors = entmax::multiprocessors()};
   device.shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  // Twice a clock; kernels reach some 84 % of it.
+  device.dram_rate = 0.84 * 2e3 * device_attribute(cudaDevAttrMemoryClockRate) *
+                     device_attribute(cudaDevAttrGlobalMemoryBusWidth) / 8;
   visit_kernels(cache, [&](auto kernels) {
     device.most_team = kernels.most_team();
+    device.most_together = kernels.most_together();
     device.step_bytes = kernels.step_bytes(cache.bits);
   });
   return device;

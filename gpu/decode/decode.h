@@ -36,7 +36,8 @@ struct StepInputs {
   uint32_t* broad = nullptr;
   // [batch, kv_heads, kRecentWords] in device memory, 0 before the first step, or null: keys that weighed
   // most in the last step. With them the next one has good bounds before it screens. Whatever it holds, it
-  // changes no result. Steps with more than kRows rows per key head leave it alone.
+  // changes no result. Steps with more than kRows rows per key head leave it alone, and so do caches without
+  // copies, whose steps it would not make shorter.
   int32_t* recent = nullptr;
 };
 

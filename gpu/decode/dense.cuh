@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, dense_blocks_per_multiprocessor(kDim
 
   auto& memory = *reinterpret_cast<DenseMemory<T, kDim>*>(dynamic_shared_memory());
   auto* const pages = reinterpret_cast<int32_t*>(&memory + 1);
-  const Team team(p.dense.team, p.dense.team);
+  const Team team(p.dense.team);
   const int number = static_cast<int>(blockIdx.x) / p.dense.team;
   int seen = 0;
 #pragma unroll 1

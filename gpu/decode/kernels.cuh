@@ -14,15 +14,27 @@ namespace splash::gpu::decode {
 template <class T, int kDim>
 void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& launched) {
   const auto launch = [&]<int kBits>() {
-    const auto launch_one = [&](const char* name, void (*kernel)(Step)) {
-      launch_clusters("decode's step", kernel, static_cast<unsigned>(p.units * p.team), kThreads,
-                      std::max(step_bytes(kBits) + dynamic_bytes(p), p.least_shared_bytes), p.team, stream,
-                      p);
-      if (launched) launched(name);
+    const auto blocks = static_cast<unsigned>(p.units * p.team);
+    const int bytes = std::max(step_bytes(kBits) + dynamic_bytes(p), p.least_shared_bytes);
+    if (!p.is_cluster) {
+      entmax::launch("decode's barriers", reset_barriers_kernel, 1, kThreads, stream, p.barriers, p.units);
+      if (launched) launched("barriers");
+    }
+    const auto launch_step = [&](void (*step)(Step)) {
+      if (p.is_cluster) {
+        launch_clusters("decode's step", step, blocks, kThreads, bytes, p.team, stream, p);
+      } else {
+        launch_together("decode's step", step, blocks, kThreads, bytes, p.team, stream, p);
+      }
+      if (launched) launched("step");
     };
-    if (p.recent == nullptr) return launch_one("step", step_kernel<T, kDim, kBits, false>);
-    launch_one("step", step_kernel<T, kDim, kBits, true>);
-    launch_one("step that recalls", recalling_kernel<T, kDim, kBits>);
+    if (p.recent == nullptr) return launch_step(step_kernel<T, kDim, kBits, false>);
+    if constexpr (kBits != 0) {  // else there is no memory
+      launch_step(step_kernel<T, kDim, kBits, true>);
+      launch_clusters("decode's step", recalling_kernel<T, kDim, kBits>, blocks, kThreads, bytes,
+                      p.is_cluster ? p.team : 1, stream, p);
+      if (launched) launched("step that recalls");
+    }
   };
   if (p.cache.bits == 0) {
     launch.template operator()<0>();
@@ -54,6 +66,11 @@ int Kernels<T, kDim>::step_bytes([[maybe_unused]] int bits) {
 template <class T, int kDim>
 int Kernels<T, kDim>::most_team() {
   return most_blocks_of_cluster();
+}
+
+template <class T, int kDim>
+int Kernels<T, kDim>::most_together() {
+  return most_blocks_together();
 }
 
 template <class T, int kDim>

@@ -1,5 +1,6 @@
 #pragma once
-// Launches the kernel of a step, in clusters where a unit has several blocks.
+// Launches the kernel of a step, in clusters where a unit has several blocks, or so that all blocks run
+// together.
 
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/schedule/launch.cuh"
@@ -14,6 +15,11 @@ inline bool has_clusters() {
 // Every device with clusters schedules 8 blocks together; whole ones schedule 16.
 inline int most_blocks_of_cluster() {
   return !has_clusters() ? 1 : entmax::multiprocessors() >= 100 ? 16 : 8;
+}
+
+// Blocks of a team that is no cluster, at most.
+inline int most_blocks_together() {
+  return has_clusters() && device_attribute(cudaDevAttrCooperativeLaunch) != 0 ? 64 : 1;
 }
 
 __device__ __forceinline__ unsigned char* dynamic_shared_memory() {
@@ -32,6 +38,28 @@ void launch_clusters(const char* name, void (*kernel)(Argument), unsigned blocks
   void* arguments[] = {const_cast<void*>(static_cast<const void*>(&argument))};
   entmax::launch(name, function, dim3(blocks), threads, shared_bytes, stream, arguments, has_clusters(),
                  has_clusters() ? cluster : 1);
+}
+
+// Launches a kernel of which all blocks run at the same time (a cooperative launch); it begins with
+// wait_for_kernels_before. team: blocks that meet (Team, team.cuh).
+template <class Argument>
+void launch_together(const char* name, void (*kernel)(Argument), unsigned blocks, int threads,
+                     int shared_bytes, int /*team*/, StreamHandle stream, const Argument& argument) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+             "ask for shared memory");
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, argument), std::string("launch ") + name);
 }
 
 }  // namespace splash::gpu::decode

@@ -15,11 +15,14 @@ namespace {
 
 constexpr int kLeastTiles = 4;        // that a warp should have before another block joins
 constexpr int kReservedBytes = 1024;  // of each block's shared memory, by CUDA
-// Of the model by which a step is divided, as an H100 has them: seconds of a step's phases, the share that
-// another block of the multiprocessor adds, of waiting for other blocks (each time there are twice as many),
-// of a second pass over keys; bytes of DRAM, and channels of a block's keys, per second.
-constexpr double kPhases = 22e-6, kSharedPhases = 0.25, kTeamPhases = 2e-6, kPassPhases = 10e-6,
-                 kDramRate = 2.8e12, kScreenRate = 1.6e10;
+// Of the model by which a step is divided, as an H200 has them (decision 0078). Seconds of a step's phases
+// with 64 blocks, and the share that twice as many blocks add over copies; per block of a team; where teams
+// meet at barriers; of a second pass over keys; per key of a block and per channel of it, from the screen to
+// exact scores, without and with copies; and the share that is added where a multiprocessor holds as many
+// blocks as it can, at head_dim 64. Bytes that a multiprocessor reads per second.
+constexpr double kPhases = 24e-6, kMorePhases = 0.13, kTeamPhases = 0.1e-6, kBarrierPhases = 1e-6,
+                 kPassPhases = 10e-6, kExactKey = 2e-9, kExactChannel = 8e-12, kLowBitKey = 3e-9,
+                 kLowBitChannel = 16e-12, kSharedKeys = 0.8, kReadRate = 55e9;
 constexpr int kPartMultiprocessors = 16;             // of a GPC
 constexpr int64_t kDenseBytes = int64_t{192} << 20;  // of the dense pass's teams, where eight need no more
 constexpr int kLeastDenseTeams = 8;
@@ -55,56 +58,88 @@ int blocks_at_once(const Device& device, int team, int resident) {
   return parts * ((kPartMultiprocessors - 1) * resident / team) * team;
 }
 
+// The blocks of a unit.
+struct Blocks {
+  int team = 1, resident = 1;  // resident: blocks that a multiprocessor has room for
+  bool is_cluster = true;
+
+  int at_once(const Device& device) const {
+    return is_cluster ? blocks_at_once(device, team, resident) : device.multiprocessors * resident;
+  }
+};
+
+// How many blocks a multiprocessor needs to hold for `blocks` to run at once, at least.
+int few_resident(Blocks of_unit, int64_t blocks, const Device& device) {
+  const int most = of_unit.resident;
+  for (of_unit.resident = 1; of_unit.resident < most && of_unit.at_once(device) < blocks;) ++of_unit.resident;
+  return of_unit.resident;
+}
+
 // How a step is divided, what a warp holds, and the seconds that this takes by a model.
 struct Division {
-  int team = 1, held_tiles = 0, resident = 1;  // resident: blocks that a multiprocessor has room for
+  Blocks blocks{};
+  int held_tiles = 0;
   double seconds = INFINITY;
 };
 
-// Waves of blocks, each as long as its phases and its keys. Blocks of a multiprocessor share its arithmetic;
-// a block screens so many keys in a second, and all together have the device's DRAM.
-Division divided(const Step& step, const Ranges& most, const Device& device, int team, int resident) {
+// Waves of blocks, each as long as its phases and its keys. Blocks of a multiprocessor share its arithmetic,
+// all together the device's DRAM.
+Division divided(const Step& step, const Ranges& most, const Device& device, const Blocks& of_unit) {
   Step s = step;
   s.held_tiles = 1;
-  const int room = device.shared_bytes / resident - kReservedBytes - device.step_bytes - sample_bytes(s) -
-                   held_page_bytes(s);
+  const int team = of_unit.team;
+  const int room = device.shared_bytes / of_unit.resident - kReservedBytes - device.step_bytes -
+                   sample_bytes(s) - held_page_bytes(s);
   const int run = static_cast<int>(ceil_div(most.tiles, team * kWarps));
-  Division d{team, std::clamp(room / (kWarps * held_score_bytes(s)), 0, run), resident};
+  Division d{of_unit, std::clamp(room / (kWarps * held_score_bytes(s)), 0, run)};
   if (d.held_tiles < run) d.held_tiles = std::min(d.held_tiles, std::max(run / 8, 1));
-  const int slots = blocks_at_once(device, team, resident);
-  if (room < 0 || slots == 0) return d;
+  const int slots = of_unit.at_once(device);
   const int64_t blocks = int64_t{s.units} * team, at_once = std::min<int64_t>(blocks, slots);
-  const int bits = s.cache.bits != 0 ? s.cache.bits : s.cache.fp8 ? 8 : 16;
-  const double key_bytes = static_cast<double>(bits) * s.cache.head_dim / 8,
-               keys = static_cast<double>(most.tiles) * most.tile_keys / team,
-               rate = std::min(kDramRate / static_cast<double>(at_once) / key_bytes,
-                               kScreenRate / s.cache.head_dim);
-  const double sharing = static_cast<double>(ceil_div(at_once, device.multiprocessors)) - 1;
+  if (room < 0 || slots == 0 || (!of_unit.is_cluster && blocks > slots)) return d;
+  const int head_dim = s.cache.head_dim,
+            bits = s.cache.bits != 0 ? s.cache.bits
+                   : s.cache.fp8     ? 8
+                                     : 16,
+            most_resident = blocks_per_multiprocessor(head_dim),
+            together = few_resident(of_unit, at_once, device);
+  const double sharing = most_resident == 1 ? 0 : (together - 1.0) / (most_resident - 1),
+               alone = s.cache.bits == 0 ? kExactKey + kExactChannel * head_dim
+                                         : kLowBitKey + kLowBitChannel * head_dim,
+               key_bytes = static_cast<double>(bits * head_dim) / 8,
+               of_key = std::max({alone * (1 + kSharedKeys * 64 / head_dim * sharing * sharing),
+                                  key_bytes * static_cast<double>(at_once) / device.dram_rate,
+                                  key_bytes * together / kReadRate}),
+               more_blocks =
+                   s.cache.bits == 0 ? 0 : std::max(std::log2(static_cast<double>(at_once) / 64), 0.0);
   d.seconds = static_cast<double>(ceil_div(blocks, slots)) *
-              (kPhases * (1 + kSharedPhases * sharing) + kTeamPhases * std::log2(team) +
-               (d.held_tiles < run ? kPassPhases : 0) + keys / rate);
+              (kPhases * (1 + kMorePhases * more_blocks) + kTeamPhases * team +
+               (of_unit.is_cluster ? 0 : kBarrierPhases) + (d.held_tiles < run ? kPassPhases : 0) +
+               static_cast<double>(most.tiles) * most.tile_keys / team * of_key);
   return d;
 }
 
 // Sets the step's division to the one that takes least.
 void divide(Step& s, const Ranges& most, const Device& device) {
-  Division best{.team = device.least_team};
-  for (int team = device.least_team;
-       team <= device.most_team && (team == device.least_team || team * kWarps <= most.tiles); team *= 2) {
-    for (int resident = blocks_per_multiprocessor(s.cache.head_dim); resident > 0; --resident) {
-      const Division d = divided(s, most, device, team, resident);
-      if (d.seconds < best.seconds) best = d;
+  Division best{.blocks = {.team = device.least_team}};
+  for (const bool is_cluster : {true, false}) {
+    for (int team = device.least_team; team <= (is_cluster ? device.most_team : device.most_together) &&
+                                       (team == device.least_team || team * kWarps <= most.tiles);
+         team *= 2) {
+      for (int resident = blocks_per_multiprocessor(s.cache.head_dim); resident > 0; --resident) {
+        const Division d = divided(s, most, device, {team, resident, is_cluster});
+        if (d.seconds < best.seconds) best = d;
+      }
     }
   }
-  s.team = best.team;
+  s.team = best.blocks.team;
+  s.is_cluster = best.blocks.is_cluster;
   s.held_tiles = best.held_tiles;
   // A multiprocessor takes as many blocks as it has room for, while others have none. So blocks ask for more
   // shared memory than they need where fewer in each would do.
-  const int64_t blocks =
-      std::min<int64_t>(int64_t{s.units} * s.team, blocks_at_once(device, s.team, best.resident));
-  int together = 1;
-  while (together < best.resident && blocks_at_once(device, s.team, together) < blocks) ++together;
-  s.least_shared_bytes = together < best.resident ? device.shared_bytes / (together + 1) : 0;
+  const int64_t blocks = std::min<int64_t>(int64_t{s.units} * s.team, best.blocks.at_once(device));
+  const int together = few_resident(best.blocks, blocks, device);
+  s.least_shared_bytes =
+      together < blocks_per_multiprocessor(s.cache.head_dim) ? device.shared_bytes / (together + 1) : 0;
   s.screens_ahead = together == 1 || s.cache.head_dim <= 64;  // else they take memory's time from one another
 }
 
@@ -131,7 +166,8 @@ void divide_dense(Step& s, const Device& device) {
   const auto of_unit =
       static_cast<unsigned>(std::max(device.multiprocessors * resident / std::max(s.units, 1), 2));
   const auto most = std::bit_floor(static_cast<unsigned>(std::clamp(d.chunks, 1, device.most_team)));
-  d.team = std::max(static_cast<int>(std::min(std::bit_floor(of_unit), most)), device.least_team);
+  d.team = std::max(static_cast<int>(std::min(std::bit_floor(of_unit), most)),
+                    std::min(device.least_team, device.most_team));
   int64_t bytes = 0;  // of a team
   d.teams = 1;
   visit_dense(s, [&](auto* array, int64_t count) { bytes += count * static_cast<int64_t>(sizeof *array); });
@@ -152,6 +188,7 @@ void visit_workspace(Step& s, const Place& place) {
   place(s.found, units * segments * kRows);
   place(s.best, units * kRows * 2 * s.segments.runs * s.best_of_run);
   place(s.overflowed, units);
+  if (!s.is_cluster) place(s.barriers, units * kBarrierWords);
   visit_dense(s, place);
 }
 
@@ -236,7 +273,8 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.units = table.batch * cache.kv_heads * s.row_tiles;
   s.listed_rows = static_cast<int>(round_up(std::min(s.rows, kRows), 2));
   s.broad = in.broad;
-  s.recent = s.row_tiles == 1 ? in.recent : nullptr;
+  // Bounds from the last step's keys save a second pass, of which there is none without copies.
+  s.recent = s.row_tiles == 1 && cache.bits != 0 ? in.recent : nullptr;
   s.page_shift = std::countr_zero(static_cast<unsigned>(cache.page_size));
   s.window = in.window;
   s.sinks = in.sinks;

@@ -5,11 +5,13 @@
 
 namespace splash::gpu::decode {
 
-// What a step's division depends on. least_team, most_team: blocks that a unit may have, powers of two up to
-// 16. shared_bytes: of a multiprocessor; step_bytes: of a block, but for dynamic_bytes().
+// What a step's division depends on. least_team: blocks that a unit has at least; most_team: that it may have
+// as a cluster, up to 16; most_together: that it may have where they meet at barriers. Powers of two.
+// shared_bytes: of a multiprocessor; step_bytes: of a block, but for dynamic_bytes().
 struct Device {
-  int multiprocessors = 1, least_team = 1, most_team = 1;
+  int multiprocessors = 1, least_team = 1, most_team = 1, most_together = 1;
   int shared_bytes = 228 << 10, step_bytes = 84 << 10;
+  double dram_rate = 2.8e12;  // bytes per second that a kernel reads, about
 };
 
 struct StepPlan {

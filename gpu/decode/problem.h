@@ -20,8 +20,9 @@
 
 namespace splash::gpu::decode {
 
-constexpr int kRows = 8;   // of a unit, at most: the columns of mma.m16n8k16
-constexpr int kWarps = 8;  // of a block
+constexpr int kBarrierWords = 32;  // of a unit: a line of memory
+constexpr int kRows = 8;           // of a unit, at most: the columns of mma.m16n8k16
+constexpr int kWarps = 8;          // of a block
 constexpr int kHeadKeys = 16;
 constexpr int kTailKeys = 16;  // as many as a step has queries: all rows see the keys before them
 constexpr int kMostPage = 256;
@@ -187,10 +188,11 @@ struct Step {
   int window = 0, sinks = 0;  // a row sees its last `window` keys and the first `sinks`; window 0: all keys
 
   int group = 1, rows = 1, row_tiles = 1,
-      units = 1;        // rows: group * q_len; units: batch * kv_heads * row_tiles
-  int listed_rows = 2;  // rows of a unit, rounded up to an even number
-  int page_shift = 0;   // log2 of the page size
-  int team = 1;         // blocks per unit, a power of two up to 16
+      units = 1;           // rows: group * q_len; units: batch * kv_heads * row_tiles
+  int listed_rows = 2;     // rows of a unit, rounded up to an even number
+  int page_shift = 0;      // log2 of the page size
+  int team = 1;            // blocks per unit, a power of two up to 64
+  bool is_cluster = true;  // a team; else its blocks meet at barriers
   int best_of_run = kMostBest;
   int least_tiles = 1;         // per warp, before another block of the team joins
   int held_tiles = 0;          // of a run, from its first on, whose upper scores its warp holds
@@ -199,6 +201,8 @@ struct Step {
   bool screens_ahead = false;  // few do: each has as many keys on their way as it has room for, else half
 
   // Workspace
+  uint32_t* barriers = nullptr;  // [units, kBarrierWords], where teams are no clusters: the first two words
+                                 // of each are for sync_blocks() and comes_last()
   Segments segments{};
   int32_t* counts = nullptr;  // [units, segments]: keys listed
   int32_t* kept = nullptr;    // [units, segments]: keys left after the last bound, scored exactly

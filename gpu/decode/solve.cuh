@@ -172,20 +172,33 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
   const bool counts = row == 0 && member == 0;
   int rescored = 0;
   candidates = 0;
+  // Of the lane's segment among 32: what it holds, from where on, and how many keys were listed and scored.
+  struct Segment {
+    RowFound found{-INFINITY, 0};
+    int from = 0, listed = 0, scored = 0;
+  };
+  const auto load = [&](int first) {
+    Segment s;
+    if (first + lane >= segments) return s;
+    const int segment = first + lane <= runs ? first + lane : p.segments.count() - 1;
+    const int at = of_unit + segment;
+    s.found = p.found[int64_t{at} * kRows + row];
+    s.from = p.segments.first(segment) * p.listed_rows;
+    if (counts) {
+      s.listed = p.counts[at];
+      s.scored = p.kept[at];
+    }
+    return s;
+  };
+  Segment next = load(0);
 #pragma unroll 1
   for (int first = 0; first < segments; first += 32) {
-    RowFound found{-INFINITY, 0};
-    int from = 0;
-    if (first + lane < segments) {
-      const int segment = first + lane <= runs ? first + lane : p.segments.count() - 1;
-      const int at = of_unit + segment;
-      found = p.found[int64_t{at} * kRows + row];
-      from = p.segments.first(segment) * p.listed_rows;
-      if (counts) {
-        candidates += p.counts[at];
-        rescored += p.kept[at];
-      }
-    }
+    const Segment segment = next;
+    next = load(first + 32);  // on its way while this one's keys are copied
+    const RowFound& found = segment.found;
+    int from = segment.from;
+    candidates += segment.listed;
+    rescored += segment.scored;
     largest = arch::larger_or_nan(largest, found.largest);
     int end = found.above;  // of the lane's keys among these segments'
 #pragma unroll

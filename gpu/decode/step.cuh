@@ -11,7 +11,7 @@
 // dense pass (dense.cuh) at once. A unit that recalls keys of its last step (recent.cuh) has bounds at once:
 //
 //   read the unit -> score head, tail and remembered keys -> screen, list those above the bounds
-//   -> score them -> sync -> solve
+//   -> score them -> sync, or the team's last block goes on alone -> solve
 //
 // A second kernel takes those units; each kernel's blocks leave the other's at once. One kernel for both
 // would need more registers than there are. A step without memory has one kernel, which knows of none.
@@ -103,7 +103,7 @@ __device__ __forceinline__ void take_unit(const Step& p) {
   if (kShared || kRecalls) __syncthreads();
   const Unit& unit = shared_or<kShared>(memory.self, own_unit);
   const Ranges& ranges = shared_or<kShared>(memory.ranges, own_ranges);
-  const Team team(p, ranges);
+  const Team team(p, ranges, !kRecalls);
   if (team.rank >= team.size) return;
   const bool is_first = team.rank == 0;
   if (is_first && threadIdx.x == 0) {
@@ -245,10 +245,16 @@ __device__ __forceinline__ void take_unit(const Step& p) {
     }
   }
   if (is_first) list_sample(p, unit, ranges, scores, memory.rows.bounds);
-  team.sync();
-  if (kRecalls && is_first && threadIdx.x == 0 && !memory.state.is_settled())
+  Team solving = team;
+  if (kRecalls && !p.is_cluster) {  // none waits: the last block of the team goes on alone
+    if (!arch::comes_last(p.barriers + kBarrierWords * (blockIdx.x / p.team) + 1, team.size)) return;
+    solving = Team(1);
+  } else {
+    team.sync();
+  }
+  if (kRecalls && solving.rank == 0 && threadIdx.x == 0 && !memory.state.is_settled())
     set_recent_state(p, unit.index, memory.state.after_good());  // the team's blocks have read it
-  solve_rows<T, kDim>(p, unit, memory.unit.entmax, memory.rows.bounds, team, length, runs, kRecalls,
+  solve_rows<T, kDim>(p, unit, memory.unit.entmax, memory.rows.bounds, solving, length, runs, kRecalls,
                       kRemembers && memory.state.is_written(), memory.lists);
 }
 
@@ -257,6 +263,13 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     step_kernel(const __grid_constant__ Step p) {
   entmax::wait_for_kernels_before();
   take_unit<T, kDim, kBits, kRemembers ? Way::beside : Way::alone>(p);
+}
+
+// Before a step whose teams meet at barriers.
+static __global__ void __launch_bounds__(kThreads) reset_barriers_kernel(uint32_t* barriers, int units) {
+  entmax::wait_for_kernels_before();
+  for (int unit = static_cast<int>(threadIdx.x); unit < units; unit += kThreads)
+    barriers[kBarrierWords * unit] = barriers[kBarrierWords * unit + 1] = 0;
 }
 
 // Behind step_kernel, if the step has a memory. It needs nothing of that one's, so it does not wait; but it

@@ -1,9 +1,18 @@
 #pragma once
 // The cases that decode is tested with on a GPU and, fewer of them, on the CPU.
 
+#include "gpu/decode/plan.h"
 #include "gpu/tests/decode_case.h"
 
 namespace splash::gpu::testing {
+
+// A division of a step with a given number of blocks per unit, as a cluster or not.
+inline decode::Device with_teams(int team, bool is_cluster = true, int multiprocessors = 1000) {
+  return {.multiprocessors = multiprocessors,
+          .least_team = team,
+          .most_team = is_cluster ? team : 1,
+          .most_together = is_cluster ? 1 : team};
+}
 
 inline std::vector<DecodeOptions> decode_cases() {
   std::vector<DecodeOptions> cases;
@@ -117,11 +126,11 @@ inline bool all_recall(const std::vector<int32_t>& recent) {
   }
   return true;
 }
-// Whether it does so where it should after a first step: units with all rows of their key head, none of which
-// took the dense pass.
+// Whether it does so where it should after a first step: over copies, units with all rows of their key head,
+// none of which took the dense pass.
 inline bool recall_as_expected(const DecodeCase& c, const std::vector<int32_t>& recent,
                                const StepResults& results) {
-  const bool is_whole = c.options.group * c.options.q_len <= decode::kRows;
+  const bool is_whole = c.options.bits != 0 && c.options.group * c.options.q_len <= decode::kRows;
   for (size_t pair = 0; pair < pairs_of(c); ++pair) {
     const bool recalls = (recent[pair * decode::kRecentWords] & 1) != 0;
     if (recalls != (is_whole && results.counts[4 * pair + 3] == 0)) return false;

@@ -74,8 +74,7 @@ TEST_CASE("decode on the CPU: the dense pass takes what is left to it, and gives
         for (const int team : {2, 4}) {
           CAPTURE(team);
           std::ranges::fill(all, 0xFFFFFFFF);
-          check_same_bits(run(c, {.multiprocessors = 1000, .least_team = team, .most_team = team}, &all),
-                          screened);
+          check_same_bits(run(c, with_teams(team), &all), screened);
         }
       });
     }
@@ -107,18 +106,21 @@ TEST_CASE("decode on the CPU: a step remembers which units were broad, and forge
   check_same_bits(fourth, third);
 }
 
-TEST_CASE("decode on the CPU: the blocks of a cluster share a unit, and its bits are one block's") {
+TEST_CASE("decode on the CPU: the blocks of a team share a unit, and its bits are one block's") {
   for (const int bits : {0, 4}) {
     CAPTURE(bits);
     const DecodeCase c =
         decode_case({.lengths = {1700, 90, 700}, .page_size = 16, .kv_heads = 1, .bits = bits});
     const StepResults alone = run(c);
     check_step_results(c, alone);
-    for (const int team : {2, 4, 4, 4}) {  // each time in another order
-      CAPTURE(team);
-      const StepResults together = run(c, {.multiprocessors = 1000, .least_team = team, .most_team = team});
-      check_same_bits(together, alone);
-      CHECK(together.counts[3] == 0);
+    for (const bool is_cluster : {true, false}) {
+      CAPTURE(is_cluster);
+      for (const int team : {2, 4, 4, 4}) {  // each time in another order
+        CAPTURE(team);
+        const StepResults together = run(c, with_teams(team, is_cluster));
+        check_same_bits(together, alone);
+        CHECK(together.counts[3] == 0);
+      }
     }
   }
 }
@@ -132,8 +134,10 @@ TEST_CASE("decode on the CPU: warps share a row's list, of more keys than they r
     check_step_results(c, alone);
     CHECK(alone.counts[3] == 0);
     CHECK(std::ranges::min(alone.support) > 100);
-    for (const int team : {2, 4})  // 18 and 34 segments
-      check_same_bits(run(c, {.multiprocessors = 1000, .least_team = team, .most_team = team}), alone);
+    for (const bool is_cluster : {true, false}) {
+      for (const int team : {2, 4})  // 18 and 34 segments
+        check_same_bits(run(c, with_teams(team, is_cluster)), alone);
+    }
   }
 }
 
@@ -184,19 +188,26 @@ TEST_CASE("decode on the CPU: what a step remembers, and memory of anything, cha
 }
 
 TEST_CASE("decode on the CPU: a step that remembers lists fewer keys; a team's blocks agree") {
-  for (const auto& [bits, team] : {std::pair{4, 1}, {4, 4}, {0, 2}, {8, 2}}) {
+  struct Split {
+    int bits, team;
+    bool is_cluster = true;
+  };
+  for (const auto& [bits, team, is_cluster] :
+       {Split{4, 1}, {4, 4}, {8, 2}, {4, 4, false}, {8, 2, false}}) {
     CAPTURE(bits);
     CAPTURE(team);
+    CAPTURE(is_cluster);
     const DecodeCase c = decode_case({.lengths = {1700, 700}, .page_size = 16, .kv_heads = 1, .bits = bits});
-    const decode::Device device{.multiprocessors = 1000, .least_team = team, .most_team = team};
-    const StepResults without =
-        run(c, {.multiprocessors = 1000, .least_team = team, .most_team = team, .shared_bytes = 92 << 10});
+    const decode::Device device = with_teams(team, is_cluster);
+    decode::Device small = device;
+    small.shared_bytes = 92 << 10;
+    const StepResults without = run(c, small);
     std::vector<int32_t> recent = no_memory(c);
     check_same_bits(run(c, recent, device), without);
     const StepResults again = run(c, recent, device);
     check_same_bits(again, without);
     CHECK(again.counts[0] == without.counts[0]);
-    CHECK(again.counts[1] < without.counts[1] + (bits == 0 ? 1 : 0));  // exact scores list few either way
+    CHECK(again.counts[1] < without.counts[1]);
     CHECK(again.counts[2] == again.counts[1]);
     CHECK(again.counts[3] == 0);
   }
@@ -234,6 +245,26 @@ TEST_CASE("decode: blocks keep apart where multiprocessors would else have two a
   CHECK(planned(32, 2048).least_shared_bytes == 0);  // 256: two each
   CHECK(!planned(32, 2048).screens_ahead);
   CHECK(planned(64, 32768).least_shared_bytes == 0);
+}
+
+TEST_CASE("decode: where clusters would leave multiprocessors idle, blocks of a team run anywhere") {
+  DecodeCase c = decode_case({.kv_heads = 8, .head_dim = 128});
+  const decode::Cache cache = device_cache(c, nullptr, nullptr, nullptr);
+  const auto planned = [&](int batch, int keys, int most_together) {
+    const decode::Device device{
+        .multiprocessors = 132, .most_team = 16, .most_together = most_together, .dram_rate = 4e12};
+    const decode::PageTable table{.batch = batch, .width = keys / cache.page_size};
+    return decode::plan_step(cache, table, {.q_heads = 32}, device).step;
+  };
+  for (const int batch : {1, 4, 8}) {
+    CAPTURE(batch);
+    const decode::Step step = planned(batch, 131072 / batch, 64);
+    CHECK(!step.is_cluster);
+    CHECK(step.units * step.team > 132);
+    CHECK(step.units * step.team <= 2 * 132);  // they run together
+    CHECK(planned(batch, 131072 / batch, 1).is_cluster);
+  }
+  CHECK(planned(64, 32768, 64).is_cluster);  // enough units
 }
 
 TEST_CASE("decode takes strides below 2^31 only: the kernels multiply them in one instruction") {

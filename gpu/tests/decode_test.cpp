@@ -56,19 +56,25 @@ class OnDevice {
     decode::fill(cache, pages, nullptr, pages.width, stream_.handle());
   }
 
-  // team: blocks per unit, if a cluster may have as many; 0: as the model has it.
-  StepResults run(int team = 0) {
+  // team: blocks per unit, if the device has as many; 0: as the model has it.
+  StepResults run(int team = 0, bool is_cluster = true) {
     const auto& q = c_.inputs.q;
     const auto rows = q.batch() * q.heads() * q.length();
-    const int most = decode::Kernels<T, 64>::most_team(), least = std::min(std::max(team, 1), most);
+    using Kernels = decode::Kernels<T, 64>;
     decode::Device device{.multiprocessors = entmax::multiprocessors(),
-                          .least_team = least,
-                          .most_team = team > 0 ? least : most};
+                          .most_team = Kernels::most_team(),
+                          .most_together = Kernels::most_together()};
+    is_cluster = is_cluster || device.most_together == 1;
+    if (team > 0) {
+      const int most = is_cluster ? device.most_team : device.most_together;
+      device = with_teams(std::min(team, most), is_cluster, device.multiprocessors);
+    }
     with_kernels([&](auto kernels) { device.step_bytes = kernels.step_bytes(cache.bits); });
     decode::StepPlan plan = decode::plan_step(cache, pages, inputs, device);
     DeviceBuffer workspace(stream_, plan.bytes), tau(stream_, 4 * rows), maximum(stream_, 4 * rows),
         support(stream_, 4 * rows), counts(stream_, int64_t{16} * plan.step.units);
     for (DeviceBuffer* buffer : {&workspace, &tau, &maximum, &support, &counts, &out_}) buffer->fill(0xFF);
+    if (!is_cluster) REQUIRE(!plan.step.is_cluster);
     decode::place_workspace(plan, workspace.data());
     plan.step.outputs = {static_cast<float*>(tau.data()), static_cast<float*>(maximum.data()),
                          static_cast<int32_t*>(support.data()), static_cast<int32_t*>(counts.data())};
@@ -178,6 +184,9 @@ TEST_CASE("decode: the same bits in every run, for every split, and with any cop
   const StepResults first = on_device.run();
   for (int i = 0; i < 1000; ++i) check_same_bits(on_device.run(), first);
   for (const int team : {1, 2, 4, 8, 16}) check_same_bits(on_device.run(team), first);
+  for (const int team : {2, 8, 16, 32}) {
+    for (int i = 0; i < 100; ++i) check_same_bits(on_device.run(team, false), first);
+  }
   for (const int bits : {0, 8}) {
     DecodeOptions other = options;
     other.bits = bits;
@@ -202,6 +211,7 @@ TEST_CASE("decode: the same bits in every run and for every split over float8") 
     check_step_results(c, first);
     for (int i = 0; i < 300; ++i) check_same_bits(on_device.run(), first);
     for (const int team : {1, 2, 4, 8, 16}) check_same_bits(on_device.run(team), first);
+    for (const int team : {2, 16}) check_same_bits(on_device.run(team, false), first);
   }
 }
 
@@ -215,7 +225,9 @@ TEST_CASE("decode: warps share a row's list, of more keys than they read at once
     const StepResults alone = on_device.run(1);
     check_step_results(c, alone);
     CHECK(alone.counts[3] == 0);
-    for (const int team : {2, 4, 8, 16}) check_same_bits(on_device.run(team), alone);
+    for (const bool is_cluster : {true, false}) {
+      for (const int team : {2, 4, 8, 16}) check_same_bits(on_device.run(team, is_cluster), alone);
+    }
   }
 }
 
@@ -310,12 +322,15 @@ TEST_CASE("decode: what a step remembers, and memory of anything, changes no bit
         const std::vector<int32_t> written = on_device.recalled();
         CHECK(recall_as_expected(c, written, without));
         for (const int team : {0, 0, 0, 1, 2, 4, 8, 16}) check_same_bits(on_device.run(team), without);
+        for (const int team : {2, 2, 4, 4}) check_same_bits(on_device.run(team, false), without);
         for (size_t kind = 0; kind < memory_kinds(); ++kind) {
           CAPTURE(kind);
           for (const int team : {0, 1, 2}) {
             on_device.recall(memory_of(kind, c, written));
             check_same_bits(on_device.run(team), without);
           }
+          on_device.recall(memory_of(kind, c, written));
+          check_same_bits(on_device.run(4, false), without);
         }
       };
       on_device_of(c, check);

@@ -73,8 +73,8 @@ class PagedCache:
     k_scale, v_scale: of float8, as vLLM and FlashInfer have them: what stored keys and values are multiplied by. A number, or a tensor of
     one element; float32 on the device is taken as it is, so that CUDA graphs see what it holds later. None: 1.
     remembers: on a GPU steps keep in `broad` (int32 [batch, kv_heads]) which rows had a broad support, so that the next step reads
-    their keys whole at once, and in `recent` (int32 [batch, kv_heads, 132]) which keys weighed most, so that the next step can bound its
-    thresholds by their scores. Both change how long a step takes, not what it returns.
+    their keys whole at once, and, where there are copies, in `recent` (int32 [batch, kv_heads, 132]) which keys weighed most, so that the
+    next step can bound its thresholds by their scores. Both change how long a step takes, not what it returns.
 
     Tensors are taken as they are, not copied. Call fill() once for pages that are full already. Raises TypeError, ValueError
     and NotImplementedError, with one sentence.
@@ -126,7 +126,8 @@ class PagedCache:
         self.broad = self.recent = None
         if remembers and keys.is_cuda:
             self.broad = torch.zeros(pairs, dtype=torch.int32, device=keys.device)
-            self.recent = torch.zeros((*pairs, DECODE_RECENT_WORDS), dtype=torch.int32, device=keys.device)
+            if bits:
+                self.recent = torch.zeros((*pairs, DECODE_RECENT_WORDS), dtype=torch.int32, device=keys.device)
 
     @classmethod
     def empty(

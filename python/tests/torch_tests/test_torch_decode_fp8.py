@@ -208,22 +208,21 @@ def long_cache(dim, n=5000):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("dim", [64, 128, 256])
-def test_the_same_bits_screened_at_once_and_with_memory(dim):
+def test_the_same_bits_screened_and_at_once(dim):
     cache, k, v = long_cache(dim)
+    assert cache.recent is None  # it has no copies
     for factor in (0.02, 6.0):  # supports of thousands, of few
         q = factor * torch.randn(2, 4, 1, dim).bfloat16().cuda()
-        recent, broad, cache.recent, cache.broad = cache.recent, cache.broad, None, None
+        broad, cache.broad = cache.broad, None
         screened, aux = decode(q, cache, return_aux=True)
         assert aux.screened.min() > 0 and aux.fell_back.all() == (factor < 1)
         torch.testing.assert_close(screened.double().cpu(), expected(q, k, v, cache.lengths), atol=2e-2, rtol=2e-2)
-        cache.recent, cache.broad = recent, broad
+        cache.broad = broad
         cache.broad.fill_(-1)
         at_once, aux = decode(q, cache, return_aux=True)
         assert torch.equal(at_once, screened) and not aux.screened.any()
         for _ in range(20):
             assert torch.equal(decode(q, cache), screened)
-        cache.recent[..., 4:] = torch.randint(-(2**31), 2**31, cache.recent[..., 4:].shape, device="cuda")
-        assert torch.equal(decode(q, cache), screened)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -9,6 +9,10 @@ inline int most_blocks_of_cluster() {
   return 16;
 }
 
+inline int most_blocks_together() {
+  return 64;
+}
+
 inline unsigned char* dynamic_shared_memory() {
   return simt::dynamic_memory();
 }
@@ -18,6 +22,12 @@ void launch_clusters(const char* /*name*/, void (*kernel)(Argument), unsigned bl
                      size_t shared_bytes, int cluster, StreamHandle /*stream*/, const Argument& argument) {
   simt::run({blocks, 1}, threads, ++entmax::order, [&] { kernel(argument); },
             {static_cast<unsigned>(cluster), shared_bytes});
+}
+
+template <class Argument>
+void launch_together(const char* name, void (*kernel)(Argument), unsigned blocks, int threads,
+                     size_t shared_bytes, int team, StreamHandle stream, const Argument& argument) {
+  launch_clusters(name, kernel, blocks, threads, shared_bytes, team, stream, argument);
 }
 
 }  // namespace splash::gpu::decode
