@@ -19,8 +19,9 @@ constexpr int kReservedBytes = 1024;  // of each block's shared memory, by CUDA
 // with 64 blocks, and the share that twice as many blocks add over copies; per block of a team; where teams
 // meet at barriers; of a second pass over keys; per key of a block and per channel of it, from the screen to
 // exact scores, without and with copies; and the share that is added where a multiprocessor holds as many
-// blocks as it can, at head_dim 64. Bytes that a multiprocessor reads per second.
-constexpr double kPhases = 24e-6, kMorePhases = 0.13, kTeamPhases = 0.1e-6, kBarrierPhases = 1e-6,
+// blocks as it can, at head_dim 64. Bytes that a block reads per second with 64 KB on their way, half
+// with 32.
+constexpr double kPhases = 24e-6, kMorePhases = 0.12, kTeamPhases = 0.12e-6, kBarrierPhases = 1e-6,
                  kPassPhases = 10e-6, kExactKey = 2e-9, kExactChannel = 8e-12, kLowBitKey = 3e-9,
                  kLowBitChannel = 16e-12, kSharedKeys = 0.8, kReadRate = 55e9;
 constexpr int kPartMultiprocessors = 16;             // of a GPC
@@ -108,7 +109,7 @@ Division divided(const Step& step, const Ranges& most, const Device& device, con
                key_bytes = static_cast<double>(bits * head_dim) / 8,
                of_key = std::max({alone * (1 + kSharedKeys * 64 / head_dim * sharing * sharing),
                                   key_bytes * static_cast<double>(at_once) / device.dram_rate,
-                                  key_bytes * together / kReadRate}),
+                                  key_bytes / (together == 1 && head_dim > 64 ? kReadRate : kReadRate / 2)}),
                more_blocks =
                    s.cache.bits == 0 ? 0 : std::max(std::log2(static_cast<double>(at_once) / 64), 0.0);
   d.seconds = static_cast<double>(ceil_div(blocks, slots)) *
