@@ -38,7 +38,7 @@ def verdicts() -> list[float]:
 
     arithmetic = judged("reproduce-quick", method="arithmetic")
     study = {i: v for i, v in judged("reproduce-quick").items() if i not in arithmetic}
-    gpus = judged("ladders-h100", "ladders-h200", "flagship-h200", "papers-h200", "decode-h100", "kascade-h100")
+    gpus = judged("ladders-h100", "ladders-h200", "flagship-h200", "papers-h200", "decode-h200", "kascade-h100")
     gpus = {i: v for i, v in gpus.items() if i not in study and i not in arithmetic}
 
     def count(verdicts: dict[str, str]) -> list[int]:
