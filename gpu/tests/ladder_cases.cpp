@@ -172,14 +172,20 @@ class CaseList {
 
 }  // namespace
 
+TestSeed TestSeed::of(const char* variable) {
+  if (variable == nullptr) return {};
+  if (std::string(variable) != "random") return {std::strtoull(variable, nullptr, 10), ""};
+  const uint64_t drawn = std::random_device()();
+  return {drawn, fmt::format("SPLASH_TEST_SEED={} draws the same numbers", drawn)};
+}
+
 uint64_t test_seed() {
-  static const uint64_t seed = [] {
-    const char* text = std::getenv("SPLASH_TEST_SEED");
-    if (text == nullptr) return uint64_t{1};
-    if (std::string(text) == "random") return static_cast<uint64_t>(std::random_device()());
-    return static_cast<uint64_t>(std::strtoull(text, nullptr, 10));
+  static const TestSeed seed = [] {
+    TestSeed made = TestSeed::of(std::getenv("SPLASH_TEST_SEED"));
+    if (!made.told.empty()) fmt::print(stderr, "{}\n", made.told);
+    return made;
   }();
-  return seed;
+  return seed.number;
 }
 
 void round_inputs(Inputs& inputs, Dtype dtype) {

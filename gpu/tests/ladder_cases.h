@@ -23,7 +23,16 @@ struct LadderCase {
   AttentionInputs<double> inputs() const;  // made at each call, rounded to dtype
 };
 
-// $SPLASH_TEST_SEED: a number, or "random" for new inputs; 1 if it is not set.
+// The number that inputs are drawn from: what the variable SPLASH_TEST_SEED says, or a new one where it says
+// "random"; 1 if it is not set (null). told: how a new one's numbers come again; else empty.
+struct TestSeed {
+  uint64_t number = 1;
+  std::string told;
+
+  static TestSeed of(const char* variable);
+};
+
+// $SPLASH_TEST_SEED's. The first call says on stderr how a new one's numbers come again.
 uint64_t test_seed();
 
 // A bias whose entries float holds exactly.

@@ -29,6 +29,17 @@ const std::set<std::string> kLadders{
 
 }  // namespace
 
+TEST_CASE("a seed that is drawn says how its numbers come again") {
+  using gpu::testing::TestSeed;
+  CHECK(TestSeed::of(nullptr).number == 1);
+  CHECK(TestSeed::of("17").number == 17);
+  CHECK(TestSeed::of("17").told.empty());
+  const TestSeed drawn = TestSeed::of("random");
+  const std::string number = std::to_string(drawn.number);
+  CHECK(drawn.told == "SPLASH_TEST_SEED=" + number + " draws the same numbers");
+  CHECK(TestSeed::of(number.c_str()).number == drawn.number);
+}
+
 TEST_CASE("every ladder has rungs, and each of them its own id and place") {
   std::set<std::string> ids, ladders;
   for (const Variant* variant : all_variants()) {
