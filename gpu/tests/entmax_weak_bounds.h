@@ -19,9 +19,10 @@ inline bool has_weak_bound(int64_t row) {
   return row % 16 == 3 || row % 16 == 11;
 }
 
-// Those rows ask for the first dimensions, all others for the last. Near keys have nothing in the first ones.
-// Neither has every second far key, which is large where all queries are 0, so that it is chosen. Of the
-// other keys half exceed those rows' bounds.
+// Those rows ask for the first dimensions, all others for the last, twice as strongly: else their samples
+// might lie so close together that a block of few rows takes the dense path. Near keys have nothing in the
+// first ones. Neither has every second far key, which is large where all queries are 0, so that it is chosen.
+// Of the other keys half exceed those rows' bounds.
 inline AttentionInputs<double> weak_bounds_inputs(const AttentionShape& shape, Dtype dtype,
                                                   const WeakBounds& weak) {
   auto inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, shape);
@@ -31,7 +32,7 @@ inline AttentionInputs<double> weak_bounds_inputs(const AttentionShape& shape, D
   for (int64_t row = 0; row < shape.q_len; ++row) {
     for (int64_t d = 0; d < shape.head_dim; ++d) {
       const bool weakly = has_weak_bound(row), asked = d < last && (d < half) == weakly;
-      q.row(0, 0, row)[d] *= asked ? weak.scale * (weakly ? weak.row_scale : 1) : 0;
+      q.row(0, 0, row)[d] *= asked ? weak.scale * (weakly ? weak.row_scale : 2) : 0;
     }
   }
   for (int64_t key = 0; key < shape.kv_len; ++key) {
