@@ -192,8 +192,7 @@ TEST_CASE("decode on the CPU: a step that remembers lists fewer keys; a team's b
     int bits, team;
     bool is_cluster = true;
   };
-  for (const auto& [bits, team, is_cluster] :
-       {Split{4, 1}, {4, 4}, {8, 2}, {4, 4, false}, {8, 2, false}}) {
+  for (const auto& [bits, team, is_cluster] : {Split{4, 1}, {4, 4}, {8, 2}, {4, 4, false}, {8, 2, false}}) {
     CAPTURE(bits);
     CAPTURE(team);
     CAPTURE(is_cluster);
