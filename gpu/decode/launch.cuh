@@ -45,21 +45,9 @@ void launch_clusters(const char* name, void (*kernel)(Argument), unsigned blocks
 template <class Argument>
 void launch_together(const char* name, void (*kernel)(Argument), unsigned blocks, int threads,
                      int shared_bytes, int /*team*/, StreamHandle stream, const Argument& argument) {
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-             "ask for shared memory");
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeCooperative;
-  attributes[0].val.cooperative = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, argument), std::string("launch ") + name);
+  void* arguments[] = {const_cast<void*>(static_cast<const void*>(&argument))};
+  entmax::launch(name, reinterpret_cast<const void*>(kernel), dim3(blocks), threads, shared_bytes, stream,
+                 arguments, has_clusters(), 1, true);
 }
 
 }  // namespace splash::gpu::decode

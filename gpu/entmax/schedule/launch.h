@@ -22,13 +22,15 @@ inline int multiprocessors() {
 
 // Launches a kernel by its address, with the addresses of its arguments. waits: whether the kernel begins
 // with wait_for_kernels_before, compiled for sm_90; else it starts after the previous kernel's end. cluster:
-// blocks of a cluster, of which only sm_90 has more than one. Throws DeviceError where the launch fails.
+// blocks of a cluster, of which only sm_90 has more than one. together: all blocks run at the same time, or
+// the launch fails (a cooperative launch). Throws DeviceError where the launch fails.
 inline void launch(const std::string& name, const void* kernel, dim3 blocks, int threads, int shared_bytes,
-                   StreamHandle stream, void** arguments, bool waits = true, int cluster = 1) {
+                   StreamHandle stream, void** arguments, bool waits = true, int cluster = 1,
+                   bool together = false) {
   if (shared_bytes > 0)
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
                "ask for shared memory");
-  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchAttribute attributes[3]{};
   unsigned count = 0;
   if (waits && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -37,6 +39,10 @@ inline void launch(const std::string& name, const void* kernel, dim3 blocks, int
   if (cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
+  if (together) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
   }
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
