@@ -32,8 +32,9 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
 
 enum class StoredRows {
   all,
-  sparse,  // on Hopper's path, all but those with broad supports (unstored_rows): backward computes these
-           // as dense products. On the portable path, all
+  sparse,  // on Hopper's path, all but those with broad supports (unstored_rows): the rows of the dense path,
+           // and rows whose entries would cost backward more than dense products (support/unstored.h).
+           // Backward computes both so. On the portable path, all
 };
 
 // Device addresses, 16-byte aligned; q, out: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads,
@@ -66,7 +67,7 @@ struct ForwardArguments {
   Tuning tuning{};  // not looked up: see tuned_for
 };
 
-// Bytes, enough for either path. Hopper's: 8.25 bytes per query row, 4 per 128 keys, for bf16 a copy of k,
+// Bytes, enough for either path. Hopper's: 12.5 bytes per query row, 4 per 128 keys, for bf16 a copy of k,
 // and where a row sees n > 4096 keys copies of some: per head as many of every n as a block samples
 // (sampled_keys of problem.h), or a thirty-second, whichever is more; and up to 72 MiB for lists, 144 of more
 // than 32768 keys. The portable path's: 4.125 bytes per query row.

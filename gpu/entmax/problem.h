@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
 #include "gpu/entmax/arguments/mask_tables.h"
 #include "gpu/entmax/support/support.h"
 
@@ -34,10 +35,15 @@ struct ForwardProblem {
   int reach = 0;    // query i sees the keys below min(i + reach, kv_len)
   float scale = 1;  // > 0
   RowList rows{};   // the rows that a kernel computes, where it does not compute all
+  uint32_t* next_share =
+      nullptr;  // shares of rows that blocks of Hopper's dense kernel took beside their first
 
   // Rows that the screening kernel defers to the dense path.
   uint32_t* broad_masks = nullptr;  // row_mask_words words per head; bit r of word i is row 32 i + r
   float* bounds = nullptr;          // [heads, q_len]: of deferred rows, a lower bound of tau, in <q, k>
+  // Rows that are left to backward's dense products: those that are deferred, and those whose entries cost
+  // backward more (support/unstored.h); laid out as broad_masks. Null: every row is stored.
+  uint32_t* unstored_masks = nullptr;
 
   // Hopper's path, written by its first kernel: see hopper/prepare/prepare.h and high_norm.h.
   void* half_keys = nullptr;  // [key heads, kv_len, head_dim] in float16; null where k itself is
@@ -57,7 +63,7 @@ struct ForwardProblem {
   int first_block = 0;  // of kErrorKeys keys: no row sees a key before
 
   // Whether a row may see fewer keys than those below its end.
-  bool has_ranges() const { return window > 0 || mask.ranges != nullptr; }
+  SPLASH_HOST_DEVICE bool has_ranges() const { return window > 0 || mask.ranges != nullptr; }
 };
 
 constexpr unsigned kMostKeys = 1u << 28;  // that Hopper's path takes

@@ -112,6 +112,24 @@ class Training {
     return all;
   }
 
+  // Rows that backward computes as dense products.
+  int64_t unstored() const {
+    if (stored_ == StoredRows::all) return 0;
+    const auto rows = entmax::unstored_rows(case_.spec, case_.dtype,
+                                            {.stored = StoredRows::sparse, .workspace = forward_workspace_});
+    std::vector<int> counts(static_cast<size_t>(case_.spec.shape.batch * case_.spec.shape.q_heads));
+    for (const DeviceBuffer& buffer : scratch_) {
+      if (buffer.data() != forward_workspace_) continue;
+      std::vector<char> workspace(static_cast<size_t>(buffer.bytes()));
+      buffer.download(workspace.data(), buffer.bytes());
+      std::memcpy(counts.data(),
+                  &workspace[static_cast<size_t>(reinterpret_cast<const char*>(rows.rows.counts) -
+                                                 static_cast<const char*>(forward_workspace_))],
+                  counts.size() * sizeof(int));
+    }
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  }
+
   int64_t entries() const {
     unsigned long long used = 0;
     scratch_.front().download(&used, 8);
@@ -179,8 +197,24 @@ Case mixed(const AttentionSpec& spec, Dtype dtype) {
   return c;
 }
 
-// Returns the share of the support that is stored.
-double check(const Stream& stream, const char* name, Case c) {
+// Sixteen queries in a row of each head with some 60 keys, the others with a few.
+Case few_broad(const AttentionSpec& spec, Dtype dtype) {
+  Case c = near_dense(spec, dtype, 0.5);
+  const AttentionShape& s = spec.shape;
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    double* const q = c.inputs.q.data() + row * s.head_dim;
+    if (row % s.q_len / 16 != 20)
+      for (int64_t d = 0; d < s.head_dim; ++d) q[d] = round_to(dtype, 5 * q[d]);
+  }
+  return c;
+}
+
+struct Shares {
+  double entries = 0, unstored_rows = 0;  // of the support what is stored; of the rows those that are not
+};
+
+// Compares gradients with the double oracle's.
+Shares check_shares(const Stream& stream, const char* name, Case c) {
   const std::string shape = to_string(c.spec.shape);
   CAPTURE(name);
   CAPTURE(shape);
@@ -202,7 +236,13 @@ double check(const Stream& stream, const char* name, Case c) {
   CHECK(nmse(out.dk, expected.dk) <= bound);
   CHECK(nmse(out.dv, expected.dv) <= bound);
   CHECK(dalpha <= 1e-6);
-  return static_cast<double>(training.entries()) / static_cast<double>(support);
+  return {static_cast<double>(training.entries()) / static_cast<double>(support),
+          static_cast<double>(training.unstored()) / static_cast<double>(c.spec.shape.rows())};
+}
+
+// Returns the share of the support that is stored.
+double check(const Stream& stream, const char* name, Case c) {
+  return check_shares(stream, name, std::move(c)).entries;
 }
 
 }  // namespace
@@ -255,6 +295,33 @@ TEST_CASE("entmax, broad rows: gradients where rows see a window, or packed sequ
     }
     for (const bool causal : {false, true})
       check(stream, "packed", near_dense(packed(spec_of({2, 4, 2, 800, 1100, 64}, {1.5}, causal)), dtype));
+  }
+}
+
+// Some 50 to 120 keys a row: forward lists most rows, and backward takes dense products.
+TEST_CASE("entmax, broad rows: rows that forward lists are left to backward's dense products") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const auto exact = [](float alpha) { return static_cast<double>(alpha); };
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    for (const bool causal : {false, true}) {
+      CAPTURE(causal);
+      const Shares listed = check_shares(
+          stream, "listed", near_dense(spec_of({1, 4, 2, 700, 1500, 64}, {1.5}, causal), dtype, 0.3));
+      CHECK(listed.entries > 0.3);  // forward listed them
+      CHECK(listed.unstored_rows > 0.5);
+      const AttentionSpec powers =
+          spec_of({1, 4, 2, 700, 1500, 64}, {exact(1.4F), exact(1.3F), exact(1.45F), exact(1.6F)}, causal);
+      CHECK(check_shares(stream, "listed, powers", near_dense(powers, dtype, 1.0)).unstored_rows > 0.3);
+      check(stream, "listed, 128 dimensions",
+            near_dense(spec_of({1, 2, 1, 300, 1500, 128}, {exact(1.4F)}, causal), dtype, 0.5));
+    }
+    check(stream, "listed, in a window",
+          near_dense(windowed(spec_of({1, 4, 2, 900, 900, 64}, {exact(1.4F)}, true), 500), dtype, 0.5));
+    // A few broad rows in a head are stored.
+    const Shares few = check_shares(stream, "few are broad",
+                                    few_broad(spec_of({1, 4, 2, 600, 900, 64}, {1.5}, true), dtype));
+    CHECK(few.unstored_rows < 0.01);
   }
 }
 

@@ -38,7 +38,8 @@ struct Run {
         counts(on, rows * 4),
         columns(on, std::max<int64_t>(capacity, 1) * 4),
         excess(on, std::max<int64_t>(capacity, 1) * 4),
-        list(on, rows * 4) {
+        list(on, rows * 4),
+        next_share(on, 4) {
     const AttentionShape& s = spec.shape;
     const std::vector<float> alphas(spec.normalizer.alpha.begin(), spec.normalizer.alpha.end());
     alpha.upload(alphas.data(), alpha.bytes());
@@ -48,6 +49,7 @@ struct Run {
                                   .out = out.view().data,
                                   .alpha = static_cast<const float*>(alpha.data()),
                                   .tau = static_cast<float*>(tau.data())});
+    p.next_share = static_cast<uint32_t*>(next_share.data());
     const int64_t words = entmax::row_mask_words(static_cast<int>(s.q_len));
     std::vector<uint32_t> bits(static_cast<size_t>(words * p.heads), 0);
     for (int64_t row = 0; row < rows; ++row) {
@@ -71,8 +73,11 @@ struct Run {
 
   void launch() {
     used.fill(0);
-    entmax::gather_rows(p, static_cast<const uint32_t*>(marks.data()), static_cast<int*>(list.data()),
-                        static_cast<int*>(list_counts.data()), stream.handle());
+    entmax::gather_rows(p,
+                        {.masks = static_cast<const uint32_t*>(marks.data()),
+                         .queries = static_cast<int*>(list.data()),
+                         .counts = static_cast<int*>(list_counts.data())},
+                        stream.handle());
     p.rows = {static_cast<const int*>(list.data()), static_cast<const int*>(list_counts.data())};
     entmax::hopper::launch_dense(p, dtype, stream.handle());
   }
@@ -89,7 +94,7 @@ struct Run {
   entmax::ForwardProblem p;
   DeviceTensor q, k, v, out;
   int64_t rows, room;
-  DeviceBuffer alpha, tau, used, offsets, counts, columns, excess, list, marks, list_counts;
+  DeviceBuffer alpha, tau, used, offsets, counts, columns, excess, list, next_share, marks, list_counts;
 };
 
 }  // namespace splash::gpu::testing

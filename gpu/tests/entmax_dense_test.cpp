@@ -305,8 +305,11 @@ TEST_CASE("gathering lists the marked rows in order") {
     entmax::ForwardProblem problem;
     problem.heads = heads;
     problem.q_len = rows;
-    entmax::gather_rows(problem, static_cast<const uint32_t*>(marks.data()), static_cast<int*>(list.data()),
-                        static_cast<int*>(counts.data()), stream.handle());
+    entmax::gather_rows(problem,
+                        {.masks = static_cast<const uint32_t*>(marks.data()),
+                         .queries = static_cast<int*>(list.data()),
+                         .counts = static_cast<int*>(counts.data())},
+                        stream.handle());
     const auto got = Run::host<int>(list, heads * rows), got_counts = Run::host<int>(counts, heads);
     for (int head = 0; head < heads; ++head) {
       std::vector<int> expected;
@@ -314,6 +317,71 @@ TEST_CASE("gathering lists the marked rows in order") {
         if (bits[static_cast<size_t>(head) * words + row / 32] >> row % 32 & 1) expected.push_back(row);
       REQUIRE(got_counts[static_cast<size_t>(head)] == static_cast<int>(expected.size()));
       CHECK(std::equal(expected.begin(), expected.end(), got.begin() + head * rows));
+    }
+  }
+}
+
+TEST_CASE("of a head whose rows are enough those that are named are unstored, of others the deferred ones") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const int q_len : {1, 40, 1000, 40000}) {
+    CAPTURE(q_len);
+    const int heads = 3, words = entmax::row_mask_words(q_len);
+    const int64_t rows = int64_t{heads} * q_len;
+    std::vector<uint32_t> masks[2];  // of deferred rows, of those that are named
+    for (auto& of_list : masks) of_list.assign(static_cast<size_t>(heads * words), 0);
+    const auto is_deferred = [](int row) { return row % 100 == 3; };
+    // Of head 0 all rows are named, of head 1 one in twenty, of head 2 none but those that are deferred.
+    for (int head = 0; head < heads; ++head) {
+      for (int row = 0; row < q_len; ++row) {
+        const auto word = static_cast<size_t>(head * words + row / 32);
+        const bool named = is_deferred(row) || head == 0 || (head == 1 && row % 20 == 5);
+        masks[0][word] |= static_cast<uint32_t>(is_deferred(row)) << row % 32;
+        masks[1][word] |= static_cast<uint32_t>(named) << row % 32;
+      }
+      for (auto& of_list : masks)  // bits beyond the last row are undefined
+        if (q_len % 32 != 0)
+          of_list[static_cast<size_t>((head + 1) * words - 1)] |= ~((1u << q_len % 32) - 1);
+    }
+    DeviceBuffer marks[2], lists[2], counts[2];
+    entmax::ListedMasks listed[2];
+    for (int list = 0; list < 2; ++list) {
+      marks[list] = DeviceBuffer(stream, static_cast<int64_t>(masks[list].size()) * 4);
+      marks[list].upload(masks[list].data(), marks[list].bytes());
+      lists[list] = DeviceBuffer(stream, rows * 4);
+      counts[list] = DeviceBuffer(stream, heads * 4);
+      listed[list] = {.masks = static_cast<const uint32_t*>(marks[list].data()),
+                      .queries = static_cast<int*>(lists[list].data()),
+                      .counts = static_cast<int*>(counts[list].data())};
+    }
+    DeviceBuffer offsets(stream, rows * 8), entries(stream, rows * 4), next_share(stream, 4);
+    for (DeviceBuffer* buffer : {&offsets, &entries, &next_share}) buffer->fill(0x07);
+    entmax::ForwardProblem problem;
+    problem.heads = heads;
+    problem.q_len = q_len;
+    problem.next_share = static_cast<uint32_t*>(next_share.data());
+    entmax::gather_rows(
+        problem, listed[0], stream.handle(), listed[1],
+        {.offsets = static_cast<int64_t*>(offsets.data()), .counts = static_cast<int32_t*>(entries.data())});
+    CHECK(Run::host<uint32_t>(next_share, 1).front() == 0);
+    const auto got_offsets = Run::host<int64_t>(offsets, rows);
+    const auto got_entries = Run::host<int32_t>(entries, rows);
+    for (int list = 0; list < 2; ++list) {
+      CAPTURE(list);
+      const auto got = Run::host<int>(lists[list], rows), got_counts = Run::host<int>(counts[list], heads);
+      for (int head = 0; head < heads; ++head) {
+        std::vector<int> expected;
+        for (int row = 0; row < q_len; ++row) {
+          const bool unstored = is_deferred(row) || head == 0;
+          if (list == 0 ? is_deferred(row) : unstored) expected.push_back(row);
+          if (list == 0) continue;
+          const auto at = static_cast<size_t>(head * q_len + row);
+          CHECK(got_offsets[at] == (unstored ? -1 : 0x0707070707070707));
+          CHECK(got_entries[at] == (unstored ? 0 : 0x07070707));
+        }
+        REQUIRE(got_counts[static_cast<size_t>(head)] == static_cast<int>(expected.size()));
+        CHECK(std::equal(expected.begin(), expected.end(), got.begin() + int64_t{head} * q_len));
+      }
     }
   }
 }

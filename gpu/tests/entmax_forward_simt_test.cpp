@@ -6,6 +6,7 @@
 #include "gpu/entmax/hopper/prepare/prepare_kernel.cuh"
 #include "gpu/entmax/hopper/screen/forward_kernel.cuh"
 #include "gpu/entmax/problem.h"
+#include "gpu/entmax/schedule/row_shares.cuh"
 #include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_simt.h"
 #include "gpu/tests/entmax_weak_bounds.h"
@@ -25,6 +26,8 @@ struct Looked {
   // spilled: warps' places in a block that used a slot, at least; most_entries: of the support of 16
   // neighbours
   int64_t rows = 0, spilled = 0, left_out = 0, most_entries = 0;
+  bool leaves = false;           // given: whether rows may be left to backward's dense products
+  std::vector<char> unstored{};  // the rows of the last case that are
 };
 
 template <class T, int kPanels, class Check>
@@ -39,7 +42,8 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
   arguments.tuning = tuning;
   entmax::ForwardProblem p = entmax::problem_of(c.spec, arguments);
   const auto words = static_cast<size_t>(p.heads * entmax::row_mask_words(p.q_len));
-  std::vector<uint32_t> broad(words, 0xFFFFFFFF);
+  std::vector<uint32_t> broad(words, 0xFFFFFFFF), unstored(words, 0xFFFFFFFF);
+  if (looked.leaves) p.unstored_masks = unstored.data();
   std::vector<float> bounds(rows, NAN);
   const unsigned key_heads = static_cast<unsigned>(s.batch * s.kv_heads),
                  tiles_of_keys = static_cast<unsigned>(ceil_div(s.kv_len, int64_t{entmax::kErrorKeys}));
@@ -109,6 +113,14 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
       CHECK(run.results.counts[row] == -1);  // untouched
       run.results.counts[row] = 0;
     }
+  }
+  if (looked.leaves) {
+    const NamedRows named(unstored, p.heads, p.q_len);
+    looked.unstored.assign(rows, 0);
+    for (int head = 0; head < p.heads; ++head)
+      for (int i = 0; i < named.counts[static_cast<size_t>(head)]; ++i)
+        looked.unstored[static_cast<size_t>(head * p.q_len +
+                                            named.queries[static_cast<size_t>(head * p.q_len + i)])] = 1;
   }
   for (int64_t row = 0; row < s.rows(); row += 16) {
     const auto first = run.results.counts.begin() + row;
@@ -270,6 +282,109 @@ TEST_CASE(
     if (looked.left_out == 0) CHECK(looked.most_entries > 1536);  // WarpLists::kMost
     CHECK(looked.left_out < looked.rows);
     CHECK((looked.left_out == 0) == (scale == 0.125 && most_spilled == 128));
+  }
+}
+
+TEST_CASE(
+    "entmax/0-one-pass on the CPU: rows that cost backward more with their entries than densely are named") {
+  for (const int64_t window : {0, 700}) {
+    CAPTURE(window);
+    PortableCase c{.name = "broad rows among others", .dtype = Dtype::bf16};
+    c.spec.shape = {1, 2, 1, 150, 1100, 64};
+    c.spec.normalizer = {NormalizerKind::entmax, {1.5, 1.25}};
+    c.spec.mask = {.causal = true, .window = window};
+    c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
+    // Every second block of 32 queries is broad. One row in the first one has large logits.
+    for (int64_t i = 0; i < c.inputs.q.size(); ++i)
+      c.inputs.q.data()[i] *= i / 64 % 150 / 32 % 2 == 0 ? i / 64 == 3 ? 1000 : 0.2 : 1;
+    round_inputs(c.inputs, c.dtype);
+    struct Found {
+      Tensor<double> output;
+      std::vector<float> tau;
+      std::vector<int32_t> counts;
+      std::vector<char> left_out;
+    } stored, leaving;
+    const auto found_in = [](Found& found) {
+      return [&found](const PortableCase&, const Tensor<double>& output, const auto& results,
+                      const std::vector<char>& left_out) {
+        found = {output, results.tau, results.counts, left_out};
+      };
+    };
+    Looked all, looked;
+    looked.leaves = true;
+    run_case<__nv_bfloat16, 1>(c, all, found_in(stored));
+    run_case<__nv_bfloat16, 1>(c, looked, found_in(leaving));
+    CHECK(stored.left_out == leaving.left_out);
+    int64_t named = 0, others = 0;
+    for (int64_t first = 0; first < c.spec.shape.rows(); first += c.spec.shape.q_len) {
+      for (int64_t warp = 0; warp < c.spec.shape.q_len; warp += 16) {
+        int rows = 0, entries = 0, keys = 0;  // of the warp's named rows
+        for (int64_t i = warp; i < std::min(warp + 16, c.spec.shape.q_len); ++i) {
+          const auto row = static_cast<size_t>(first + i);
+          if (stored.left_out[row] != 0) {
+            CHECK(looked.unstored[row] == 1);
+            continue;
+          }
+          CHECK(leaving.tau[row] == stored.tau[row]);
+          for (int64_t d = 0; d < 64; ++d)
+            CHECK(leaving.output.data()[row * 64 + static_cast<size_t>(d)] ==
+                  stored.output.data()[row * 64 + static_cast<size_t>(d)]);
+          CHECK(leaving.counts[row] == stored.counts[row]);
+          if (looked.unstored[row] == 0) {
+            ++others;
+            continue;
+          }
+          CHECK(std::abs(stored.tau[row]) <= entmax::kMostUnstoredTau);
+          const auto seen = static_cast<int>(i + 1100 - 150 + 1);
+          ++rows;
+          entries += stored.counts[row];
+          keys += window > 0 ? std::min(seen, static_cast<int>(window)) : seen;
+        }
+        named += rows;
+        if (rows > 0) CHECK(entmax::dense_backward_pays(rows, entries, keys));
+      }
+    }
+    MESSAGE(named << " rows are named, " << others << " stored, " << looked.left_out
+                  << " left to the dense path");
+    CHECK(named > 0);
+    CHECK(others > 50);
+  }
+}
+
+TEST_CASE("shares take every listed row once, those of the most keys first") {
+  for (const std::vector<int>& counts :
+       {std::vector<int>{1000}, {0, 0}, {3, 1000, 0, 64, 65, 700}, std::vector<int>(70, 130)}) {
+    for (const int rows : {64, 256}) {
+      CAPTURE(counts.size());
+      CAPTURE(rows);
+      entmax::ForwardProblem p{.heads = static_cast<int>(counts.size()), .q_len = 1000};
+      p.rows.counts = counts.data();
+      std::vector<entmax::RowShare> shares(1500);
+      simt::run(1, 32, test_seed(), [&] {
+        for (size_t i = 0; i < shares.size(); ++i) {
+          const entmax::RowShare share = entmax::row_share(p, rows, static_cast<int>(i));
+          if (threadIdx.x == 0) shares[i] = share;
+        }
+      });
+      std::vector<std::vector<char>> taken;
+      for (const int count : counts) taken.emplace_back(static_cast<size_t>(count), 0);
+      int rank = 0;  // from a head's end
+      bool ended = false;
+      for (const entmax::RowShare& share : shares) {
+        ended |= share.head < 0;
+        CHECK((share.head < 0) == ended);
+        if (ended) continue;
+        const int count = counts[static_cast<size_t>(share.head)];
+        CHECK((share.first % rows == 0 && share.first < share.end && share.end <= count));
+        const int its_rank = (count - 1) / rows - share.first / rows;
+        CHECK(its_rank >= rank);
+        rank = its_rank;
+        for (int row = share.first; row < share.end; ++row)
+          taken[static_cast<size_t>(share.head)][static_cast<size_t>(row)] += 1;
+      }
+      for (const auto& head : taken)
+        CHECK(std::count(head.begin(), head.end(), 1) == static_cast<int64_t>(head.size()));
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/workload.h"
+#include "gpu/entmax/hopper/forward.h"
 #include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_weak_bounds.h"
 #include "gpu/tests/ladder_cases.h"
@@ -101,13 +102,10 @@ void check_support(const Problem& problem, Dtype dtype, const Stream& stream) {
 // Rows of each head that were left to the dense path.
 std::vector<int32_t> rows_left(const ForwardRun& run, const AttentionSpec& spec,
                                const entmax::Tuning& tuning = {}, Dtype dtype = Dtype::bf16) {
-  const auto unstored =
-      entmax::unstored_rows(spec, dtype, {.workspace = run.workspace.data(), .tuning = tuning});
-  const auto* const start = static_cast<const char*>(run.workspace.data());
+  const entmax::hopper::HopperWorkspace parts(spec, dtype, tuning);
   const auto workspace = ForwardRun::host<char>(run.workspace, run.workspace.bytes());
   std::vector<int32_t> counts(static_cast<size_t>(spec.shape.batch * spec.shape.q_heads));
-  std::memcpy(counts.data(), &workspace[reinterpret_cast<const char*>(unstored.rows.counts) - start],
-              counts.size() * sizeof(int32_t));
+  std::memcpy(counts.data(), &workspace[static_cast<size_t>(parts.counts)], counts.size() * sizeof(int32_t));
   return counts;
 }
 

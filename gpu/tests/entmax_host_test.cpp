@@ -20,6 +20,7 @@
 #include "gpu/entmax/problem.h"
 #include "gpu/entmax/schedule/block_place.h"
 #include "gpu/entmax/schedule/row_shares.h"
+#include "gpu/entmax/support/unstored.h"
 
 using namespace splash;
 using namespace splash::gpu::entmax;
@@ -273,25 +274,31 @@ TEST_CASE("each tile of each head has its block, some heads at a time, the last 
   }
 }
 
-TEST_CASE("a head's blocks take all of its listed rows, few rows each where rows are few") {
+TEST_CASE("shares have few rows each where rows are few, and two a block where rows suffice") {
   for (const auto& [least, most] : {std::pair{16, 128}, {64, 256}}) {
-    for (const int blocks : {1, 2, 8, 32}) {
-      for (const int count : {1, 15, 64, 65, 300, 2048, 8192}) {
-        for (const int heads : {1, 36, 1000}) {
-          CAPTURE(least);
-          CAPTURE(blocks);
-          CAPTURE(count);
-          CAPTURE(heads);
-          const int rows = rows_per_block(count * heads, count, blocks, least, most);
-          CHECK(rows % least == 0);
-          CHECK((rows >= least && rows <= most));
-          if (count <= blocks * most) CHECK(rows * blocks >= count);
-          if (count * heads < 128 * least && count <= least * blocks) CHECK(rows == least);
-          if (count * heads >= 128 * most) CHECK(rows == most);
-        }
+    for (const int blocks : {1, 2, 132}) {
+      for (const int all : {1, 15, 64, 65, 300, 8192, 32768, 147456, 10000000}) {
+        CAPTURE(least);
+        CAPTURE(blocks);
+        CAPTURE(all);
+        const int rows = rows_per_share(all, blocks, least, most);
+        CHECK(rows % least == 0);
+        CHECK((rows >= least && rows <= most));
+        if (rows > least) CHECK(all / rows >= 2 * blocks);
+        if (all < 4 * blocks * least) CHECK(rows == least);
+        if (all >= 2 * blocks * most) CHECK(rows == most);
       }
     }
   }
+}
+
+TEST_CASE("rows with many entries for the keys that they see are left to backward's dense products") {
+  constexpr int kRows = 16, kKeys = kRows * 8192;
+  CHECK(!dense_backward_pays(kRows, kKeys / kKeysAnEntry, kKeys));
+  CHECK(dense_backward_pays(kRows, kKeys / kKeysAnEntry + 1, kKeys));
+  CHECK(!dense_backward_pays(kRows, kRows * kLeastEntries, kRows * 100));
+  CHECK(dense_backward_pays(kRows, kRows * kLeastEntries + 1, kRows * 100));
+  CHECK(!dense_backward_pays(0, 0, 0));
 }
 
 TEST_CASE(

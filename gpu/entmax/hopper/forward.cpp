@@ -53,6 +53,10 @@ HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const T
   masks = take(heads * row_mask_words(static_cast<int>(s.q_len)) * int64_t{sizeof(uint32_t)});
   queries = take(rows * int64_t{sizeof(int)});
   counts = take(heads * int64_t{sizeof(int)});
+  unstored_masks = take(heads * row_mask_words(static_cast<int>(s.q_len)) * int64_t{sizeof(uint32_t)});
+  unstored_queries = take(rows * int64_t{sizeof(int)});
+  unstored_counts = take(heads * int64_t{sizeof(int)});
+  next_share = take(sizeof(uint32_t));
   errors = take(key_heads * ceil_div(s.kv_len, kErrorKeys) * int64_t{sizeof(float)});
   half_keys = dtype == Dtype::f16 ? -1 : take(key_heads * s.kv_len * s.head_dim * 2);
   const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, false);
@@ -83,8 +87,8 @@ UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const Forward
     return {.rows = {args.unstored_queries, args.unstored_counts}, .tau = args.tau};
   const HopperWorkspace workspace(spec, dtype, args.tuning);
   auto* const base = static_cast<const char*>(args.workspace);
-  return {.rows = {reinterpret_cast<const int*>(base + workspace.queries),
-                   reinterpret_cast<const int*>(base + workspace.counts)},
+  return {.rows = {reinterpret_cast<const int*>(base + workspace.unstored_queries),
+                   reinterpret_cast<const int*>(base + workspace.unstored_counts)},
           .tau = args.tau};
 }
 
@@ -99,6 +103,9 @@ ForwardProblem problem_in(const HopperWorkspace& workspace, const AttentionSpec&
   };
   p.bounds = static_cast<float*>(at(workspace.bounds));
   p.broad_masks = static_cast<uint32_t*>(at(workspace.masks));
+  if (args.stored == StoredRows::sparse)
+    p.unstored_masks = static_cast<uint32_t*>(at(workspace.unstored_masks));
+  p.next_share = static_cast<uint32_t*>(at(workspace.next_share));
   p.spill = {.pairs = at(workspace.spilled),
              .taken = static_cast<uint32_t*>(at(workspace.taken)),
              .count = workspace.spill_slots,
@@ -140,17 +147,22 @@ void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arg
   const auto at = [&](int64_t offset) {
     return reinterpret_cast<int*>(static_cast<char*>(args.workspace) + offset);
   };
-  int *queries = at(workspace.queries), *counts = at(workspace.counts);
+  const ListedMasks deferred{
+      .masks = p.broad_masks, .queries = at(workspace.queries), .counts = at(workspace.counts)};
   prepare_keys(p, dtype, args.stream);
   launch_screen(p, spec.shape, dtype, workspace.high_norm_count, args);
-  const bool stores_all = args.stored == StoredRows::all;
-  if (!stores_all && args.unstored_queries != nullptr) {
-    queries = args.unstored_queries;
-    counts = args.unstored_counts;
+  if (args.stored == StoredRows::sparse) {
+    const bool given = args.unstored_queries != nullptr;
+    gather_rows(p, deferred, args.stream,
+                {.masks = p.unstored_masks,
+                 .queries = given ? args.unstored_queries : at(workspace.unstored_queries),
+                 .counts = given ? args.unstored_counts : at(workspace.unstored_counts)},
+                p.support);
+    p.support = {};
+  } else {
+    gather_rows(p, deferred, args.stream);
   }
-  gather_rows(p, p.broad_masks, queries, counts, args.stream, stores_all ? Support{} : p.support);
-  p.rows = {queries, counts};
-  if (!stores_all) p.support = {};
+  p.rows = {deferred.queries, deferred.counts};
   launch_dense(p, dtype, args.stream);
 }
 

@@ -3,8 +3,8 @@
 // workspace for the next. Compiles without nvcc. Nothing here knows of the portable path.
 //
 //   prepare/    K                         -> half_keys, errors, high_norm_keys
-//   screen/     Q, V, and these           -> output, tau, support of most rows; broad_masks, bounds
-//   gather      broad_masks               -> rows
+//   screen/     Q, V, and these           -> output, tau, support of most rows; masks of the others, bounds
+//   gather      broad_masks               -> rows; also the rows that are left to backward's dense products
 //   dense/      rows, bounds, Q, K, V     -> output, tau, support of these rows
 //
 // solve/ is the second half of the screening kernel: from lists of keys to tau, support and output.
@@ -25,6 +25,8 @@ struct HopperWorkspace {
   HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning);
 
   int64_t bytes = 0, bounds, masks, queries, counts, errors, spilled, taken;
+  int64_t unstored_masks, unstored_queries, unstored_counts;  // of rows that backward computes densely
+  int64_t next_share;
   int spill_slots, spill_pairs;  // SpillSlots
   int64_t half_keys;             // -1: k itself
   int high_norm_per_segment, segment;

@@ -17,7 +17,7 @@
 namespace splash::gpu::entmax::hopper {
 namespace {
 
-Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
+Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
   require_forward(spec, dtype);
   require_alphas("entmax/0-one-pass", spec);
   const bool ranges = has_ranges(spec);
@@ -32,7 +32,8 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
                    .shared_bytes = kernel.shared_bytes},
                   {.name = "dense_kernel",
                    .function = dense.function,
-                   .blocks = dense_blocks(spec.shape.batch * spec.shape.q_heads, spec.shape.q_len, dense),
+                   .blocks = dense_blocks(spec.shape.batch * spec.shape.q_heads, spec.shape.q_len, dense,
+                                          std::max(1, device.multiprocessors)),
                    .threads = dense.threads,
                    .shared_bytes = dense.shared_bytes}};
   plan.workspace_bytes = variant_workspace_bytes(spec, dtype);

@@ -61,7 +61,7 @@ void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arg
   launch("screen_kernel", screen_kernel_of(dtype, s.head_dim), s, p, args.stream);
   auto* const queries = static_cast<int*>(at(workspace.queries));
   auto* const counts = static_cast<int*>(at(workspace.counts));
-  gather_rows(p, p.broad_masks, queries, counts, args.stream);
+  gather_rows(p, {.masks = p.broad_masks, .queries = queries, .counts = counts}, args.stream);
   p.rows = {queries, counts};
   launch("stream_kernel", stream_kernel_of(dtype, s.head_dim), s, p, args.stream);
 }

@@ -7,10 +7,19 @@
 
 namespace splash::gpu::entmax {
 
-// Enqueues listing, per head, the rows whose bits are set in `masks` (broad_masks of the problem): the
-// queries, rising, in queries [heads, q_len], and their number in counts [heads]. Where `unstored` has
-// offsets, these rows get an offset of -1 and a count of 0 there. Throws DeviceError where the launch fails.
-void gather_rows(const ForwardProblem& problem, const uint32_t* masks, int* queries, int* counts,
-                 StreamHandle stream, const Support& unstored = {});
+// A list that is made of masks, as broad_masks of the problem: per head the rows whose bits are set, rising,
+// in queries [heads, q_len], and their number in counts [heads].
+struct ListedMasks {
+  const uint32_t* masks = nullptr;
+  int *queries = nullptr, *counts = nullptr;
+};
+
+// Enqueues making a list of deferred rows and setting the problem's next_share to 0. Where `unstored` has
+// masks (which have the bits of the deferred rows, too), also the list of rows that backward computes
+// densely: of a head in which they are enough (support/unstored.h) all that these masks name, else the
+// deferred ones. Such rows get an offset of -1 and a count of 0 in `support`. Throws DeviceError where the
+// launch fails.
+void gather_rows(const ForwardProblem& problem, const ListedMasks& deferred, StreamHandle stream,
+                 const ListedMasks& unstored = {}, const Support& support = {});
 
 }  // namespace splash::gpu::entmax

@@ -51,10 +51,20 @@ DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim, bool ranges) {
 
 namespace {
 
+constexpr int64_t kBytesTogether = 40 << 20;  // of an H100's or H200's 50 MiB of L2
+
+// As few groups of heads as have what they stream in L2, of about as many heads.
+int heads_together(int64_t heads, int64_t bytes_of_head) {
+  const int64_t groups = std::clamp<int64_t>(ceil_div(heads * bytes_of_head, kBytesTogether), 1, heads);
+  return static_cast<int>(ceil_div(heads, groups));
+}
+
 // Launches one block per SM, at most `work`; the blocks take their work from a queue.
-void launch(const std::string& name, const DenseKernel& kernel, int64_t work, const BackwardProblem& problem,
-            const CUtensorMap& first, const CUtensorMap& second, StreamHandle stream) {
+void launch(const std::string& name, const DenseKernel& kernel, int64_t work, int together,
+            const BackwardProblem& problem, const CUtensorMap& first, const CUtensorMap& second,
+            StreamHandle stream) {
   BackwardProblem p = problem;
+  p.dense.heads_together = together;
   CUtensorMap maps[] = {first, second};
   void* arguments[] = {&p, &maps[0], &maps[1]};
   const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(work, multiprocessors())));
@@ -79,7 +89,10 @@ void compute_dense_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stre
   const DenseKernel kernel = dense_queries_of(dtype, p.head_dim, p.d_alpha != nullptr, p.dense.has_ranges());
   const auto keys = [&](const void* data) { return map_of(p, dtype, data, key_heads, p.kv_len, kernel); };
   gather_dense(p, stream);
-  launch("dense_queries", kernel, heads * ceil_div(p.q_len, kernel.rows), p, keys(p.k), keys(p.v), stream);
+  const int together =
+      static_cast<int>(p.group) * heads_together(key_heads, bytes_of(dtype) * 2 * p.kv_len * p.head_dim);
+  launch("dense_queries", kernel, heads * ceil_div(p.q_len, kernel.rows), together, p, keys(p.k), keys(p.v),
+         stream);
 }
 
 void compute_dense_columns(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
@@ -88,7 +101,8 @@ void compute_dense_columns(const BackwardProblem& p, Dtype dtype, StreamHandle s
   const auto rows = [&](const void* data) {
     return map_of(p, dtype, data, heads, int64_t{p.dense.tiles} * kDenseTile, kernel);
   };
-  launch("dense_keys", kernel, key_heads * ceil_div(p.kv_len, kernel.rows), p, rows(p.dense.q),
+  const int together = heads_together(key_heads, bytes_of(dtype) * 2 * p.group * p.q_len * p.head_dim);
+  launch("dense_keys", kernel, key_heads * ceil_div(p.kv_len, kernel.rows), together, p, rows(p.dense.q),
          rows(p.dense.d_out), stream);
 }
 

@@ -38,6 +38,9 @@ struct Dense {
   void *q = nullptr, *d_out = nullptr;  // [heads, tiles, kDenseTile, head_dim]; 0 past a head's last row
   float* facts = nullptr;               // [heads, tiles, kFacts, kDenseTile]
   uint32_t* queues = nullptr;           // [2]: the next work item of dense_queries and of dense_keys
+  // Of the kernel that is launched: heads whose work items are neighbours, as many as have in L2 what they
+  // stream. Those that stream most come first: heads one after the other would leave a tail at the end.
+  int heads_together = 1;
 };
 
 // A kernel of one element type, with the threads and dynamic shared memory of a block. A block takes `rows`

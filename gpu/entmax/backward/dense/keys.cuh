@@ -5,6 +5,7 @@
 #include "gpu/entmax/arguments/key_range.h"
 #include "gpu/entmax/backward/dense/alone.cuh"
 #include "gpu/entmax/backward/dense/pairs.cuh"
+#include "gpu/entmax/schedule/block_place.h"
 #include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
@@ -52,8 +53,7 @@ class KeyBlock {
       : arithmetic_(arithmetic_of<kKind>(p, head)), first_(first) {}
 
   __device__ __forceinline__ void run(Products& products, const PairStream& rows, int first_tile,
-                                      int end_tile, float (&d_v)[32 * kPanels],
-                                      float (&d_k)[32 * kPanels]) const {
+                                      int end_tile, float (&d_v)[32 * kPanels], float (&d_k)[32 * kPanels]) {
     products.template stream<true>(
         rows, first_tile, end_tile, d_v, d_k, nullptr,
         [&](int,
@@ -71,6 +71,9 @@ class KeyBlock {
   }
 
  private:
+  // A warp whose 16 keys have no weight in a step of rows takes no powers (any_above_0).
+  static constexpr bool kSkips = hopper::takes_powers<kKind>;
+
   // The fact of the two rows in columns 8 j + 2 (lane % 4) and the next.
   static __device__ __forceinline__ float2 pair(const Facts& facts, Fact fact, int j) {
     return *reinterpret_cast<const float2*>(&facts[fact][8 * j + 2 * (Products::lane() % 4)]);
@@ -78,7 +81,7 @@ class KeyBlock {
 
   // Turns scores into slopes, and computes probabilities as weights.
   __device__ __forceinline__ void weigh_probabilities(PairScores& scores, PairWeights& weights,
-                                                      const Facts& facts) const {
+                                                      const Facts& facts) {
     const int warp = first_ + Products::warp_row();
     const int key = first_ + Products::row_of(0);
     if (warp + 15 >= __float_as_int(facts[kEnd][0])) {
@@ -105,20 +108,33 @@ class KeyBlock {
     }
 #pragma unroll
     for (int j = 0; j < kDenseTile / 8; ++j) {
-      const float2 shifts = pair(facts, kShift, j), inverses = pair(facts, kInverse, j);
-      const float shift[2] = {shifts.x, shifts.y};
-      const float factor[2] = {kProbabilityScale<T> * inverses.x, kProbabilityScale<T> * inverses.y};
+      const float2 shifts = pair(facts, kShift, j);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float probability[2];
+      for (int i = 4 * j; i < 4 * j + 4; ++i)
+        scores[i] = arithmetic_.excess(scores[i], 0, i % 2 == 0 ? shifts.x : shifts.y);
+    }
+    filled_ = 0;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[4 * j + 2 * half + e];
-          const float x = arithmetic_.excess(score, 0, shift[e]);
-          score = arithmetic_.slope(x);
-          probability[e] = kKind == Kind::linear ? x * factor[e] : x * (score * factor[e]);
+    for (int step = 0; step < kDenseTile / kStep; ++step) {
+      clear(weights[step]);
+      if (kSkips && !any_above_0(scores, step)) continue;
+      filled_ |= 1u << step;
+#pragma unroll
+      for (int j = 2 * step; j < 2 * step + 2; ++j) {
+        const float2 inverses = pair(facts, kInverse, j);
+        const float factor[2] = {kProbabilityScale<T> * inverses.x, kProbabilityScale<T> * inverses.y};
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float probability[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& score = scores[4 * j + 2 * half + e];
+            const float x = score;
+            score = arithmetic_.slope(x);
+            probability[e] = kKind == Kind::linear ? x * factor[e] : x * (score * factor[e]);
+          }
+          weights[step][j % 2 * 2 + half] = arch::pack_pair<T>(probability[0], probability[1]);
         }
-        weights[j / 2][j % 2 * 2 + half] = arch::pack_pair<T>(probability[0], probability[1]);
       }
     }
   }
@@ -126,19 +142,26 @@ class KeyBlock {
   __device__ __forceinline__ void weigh_gradients(const PairScores& slopes, const PairScores& g,
                                                   PairWeights& weights, const Facts& facts) const {
 #pragma unroll
-    for (int j = 0; j < kDenseTile / 8; ++j) {
-      const float2 deltas = pair(facts, kDelta, j);
+    for (int step = 0; step < kDenseTile / kStep; ++step) {
+      clear(weights[step]);
+      if (kSkips && (filled_ >> step & 1) == 0) continue;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int i = 4 * j + 2 * half;
-        weights[j / 2][j % 2 * 2 + half] = arch::pack_pair<T>(slopes[i] * centred<T>(g[i], deltas.x),
-                                                              slopes[i + 1] * centred<T>(g[i + 1], deltas.y));
+      for (int j = 2 * step; j < 2 * step + 2; ++j) {
+        const float2 deltas = pair(facts, kDelta, j);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int i = 4 * j + 2 * half;
+          weights[step][j % 2 * 2 + half] = arch::pack_pair<T>(
+              slopes[i] * centred<T>(g[i], deltas.x), slopes[i + 1] * centred<T>(g[i + 1], deltas.y));
+        }
       }
     }
   }
 
   const Arithmetic<kKind> arithmetic_;
   const int first_;
+  uint32_t filled_ =
+      0;  // a bit for each step of the last tile: whether a row gives one of the warp's keys weight
 };
 
 // Adds d_v and d_k of the lane's keys to what p.d_v and p.d_k hold.
@@ -200,7 +223,8 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
   for (;;) {
     const int work = take_work(&p.dense.queues[1]);
     if (work >= key_heads * blocks) break;
-    const int key_head = work / blocks, first = work % blocks * Tiles::kRows;  // most rows first
+    const BlockPlace place(work, blocks, key_heads, p.dense.heads_together);
+    const int key_head = place.head, first = (blocks - 1 - place.tile) * Tiles::kRows;  // most rows first
     float d_v[32 * kPanels] = {}, d_k[32 * kPanels] = {};
     bool holds = false;
 #pragma unroll 1

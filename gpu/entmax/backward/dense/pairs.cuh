@@ -19,9 +19,12 @@
 
 namespace splash::gpu::entmax::backward {
 
+using hopper::any_above_0;
 using hopper::Arithmetic;
 using hopper::Kind;
 using hopper::kPart;
+using hopper::kStep;
+using hopper::kStepScores;
 using hopper::log2_approx;
 
 static_assert(kDenseTile == kPart, "a tile is what one product takes");
@@ -49,6 +52,11 @@ struct PairStream {
 // e.
 using PairScores = float[kDenseTile / 2];
 using PairWeights = uint32_t[kDenseTile / 16][4];  // as wgmma takes them
+
+__device__ __forceinline__ void clear(uint32_t (&weights_of_step)[4]) {
+#pragma unroll
+  for (uint32_t& pair : weights_of_step) pair = 0;
+}
 
 template <class T, int kPanels>
 class PairProducts {

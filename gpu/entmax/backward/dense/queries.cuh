@@ -8,6 +8,7 @@
 
 #include "gpu/entmax/backward/dense/alone.cuh"
 #include "gpu/entmax/backward/dense/pairs.cuh"
+#include "gpu/entmax/schedule/block_place.h"
 #include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
@@ -83,14 +84,19 @@ class QueryBlock {
     return kRanges ? begin_of(facts_, first_ + Products::row_of(half)) : 0;
   }
 
-  // u, from what weigh_slopes left in place of the score: x where kAlpha, else u.
-  __device__ __forceinline__ float slope_of(float left) const {
-    return kAlpha ? arithmetic_.slope(left) : left;
+  // A warp whose 16 rows give none of a step's keys weight takes no powers and logarithms (any_above_0).
+  static constexpr bool kSkips = kAlpha || hopper::takes_powers<kKind>;
+
+  // u of what weigh_slopes left in place of the score, x where kAlpha, else u. log2_x: of x, where kAlpha.
+  __device__ __forceinline__ float slope_of(float left, float log2_x) const {
+    return kAlpha && kKind == Kind::any ? arithmetic_.slope_of_log2(log2_x)
+           : kAlpha                     ? arithmetic_.slope(left)
+                                        : left;
   }
-  // x (beta - beta ln x), see row_gradient.cuh.
-  __device__ __forceinline__ float h_of(float x) const {
-    constexpr float kLn2 = 0.693147180559945f;
-    return arithmetic_.beta * x * fmaf(-kLn2, log2_approx(fmaxf(x, 1e-30f)), 1.0f);
+  // x (beta - beta ln x), see row_gradient.cuh; 0 where x is 0.
+  __device__ __forceinline__ float h_of(float x, float log2_x) const {
+    constexpr float kLn2 = 0.693147180559945f, kLeastLog2 = -100;  // log2 of 0 is -inf
+    return arithmetic_.beta * x * fmaf(-kLn2, fmaxf(log2_x, kLeastLog2), 1.0f);
   }
 
   // Turns scores into what slope_of takes, and computes slopes as weights.
@@ -103,21 +109,31 @@ class QueryBlock {
         if (key >= end_[half] || (kRanges && key < begin[half])) scores[j] = -INFINITY;
       }
     }
+#pragma unroll
+    for (int j = 0; j < kDenseTile / 2; ++j) scores[j] = arithmetic_.excess(scores[j], 0, shift_[j / 2 % 2]);
     float w[2] = {}, sum[2] = {};  // over this tile first, so that rounding errors stay small
+    filled_ = 0;
 #pragma unroll
-    for (int i = 0; i < kDenseTile / 4; ++i) {
-      const int half = i % 2;
-      float u[2];
+    for (int step = 0; step < kDenseTile / kStep; ++step) {
+      clear(weights[step]);
+      if (kSkips && !any_above_0(scores, step)) continue;
+      filled_ |= 1u << step;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float x = arithmetic_.excess(scores[2 * i + e], 0, shift_[half]);
-        u[e] = arithmetic_.slope(x);
-        w[half] = kKind == Kind::linear ? w[half] + x : fmaf(x, u[e], w[half]);
-        sum[half] += u[e];
-        scores[2 * i + e] = kAlpha ? x : u[e];
+      for (int i = 0; i < 4; ++i) {
+        const int half = i % 2;
+        float u[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& left = scores[kStepScores * step + 2 * i + e];
+          const float x = left;
+          u[e] = arithmetic_.slope(x);
+          w[half] = kKind == Kind::linear ? w[half] + x : fmaf(x, u[e], w[half]);
+          sum[half] += u[e];
+          if constexpr (!kAlpha) left = u[e];
+        }
+        constexpr float kScale = kSlopeScale<T, kKind>;
+        weights[step][i] = arch::pack_pair<T>(kScale * u[0], kScale * u[1]);
       }
-      constexpr float kScale = kSlopeScale<T, kKind>;
-      weights[i / 4][i % 4] = arch::pack_pair<T>(kScale * u[0], kScale * u[1]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -130,23 +146,28 @@ class QueryBlock {
                                                   PairWeights& weights) {
     float sum[2] = {}, u_h[2] = {}, ds_h[2] = {}, ds_x[2] = {};
 #pragma unroll
-    for (int i = 0; i < kDenseTile / 4; ++i) {
-      const int half = i % 2;
-      float ds[2];
+    for (int step = 0; step < kDenseTile / kStep; ++step) {
+      clear(weights[step]);
+      if (kSkips && (filled_ >> step & 1) == 0) continue;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int j = 2 * i + e;
-        const float u = slope_of(scores[j]);
-        ds[e] = u * centred<T>(g[j], centre_[half]);
-        sum[half] += ds[e];
-        if constexpr (kAlpha) {
-          const float h = h_of(scores[j]) - centre_h_[half];
-          u_h[half] = fmaf(u, h, u_h[half]);
-          ds_h[half] = fmaf(ds[e], h, ds_h[half]);
-          ds_x[half] = fmaf(ds[e], scores[j], ds_x[half]);
+      for (int i = 0; i < 4; ++i) {
+        const int half = i % 2;
+        float ds[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int j = kStepScores * step + 2 * i + e;
+          const float log2_x = kAlpha ? log2_approx(scores[j]) : 0, u = slope_of(scores[j], log2_x);
+          ds[e] = u * centred<T>(g[j], centre_[half]);
+          sum[half] += ds[e];
+          if constexpr (kAlpha) {
+            const float h = h_of(scores[j], log2_x) - centre_h_[half];
+            u_h[half] = fmaf(u, h, u_h[half]);
+            ds_h[half] = fmaf(ds[e], h, ds_h[half]);
+            ds_x[half] = fmaf(ds[e], scores[j], ds_x[half]);
+          }
         }
+        weights[step][i] = arch::pack_pair<T>(ds[0], ds[1]);
       }
-      weights[i / 4][i % 4] = arch::pack_pair<T>(ds[0], ds[1]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -170,8 +191,9 @@ class QueryBlock {
       const float mean = arch::quad_sum(sum[half]) / kDenseTile;
       centre_[half] = fabsf(mean) < INFINITY ? mean : 0;
       const int keys = end_[half] - begin_of_row(half);
-      if (kAlpha && keys > 0)
-        centre_h_[half] = h_of(arch::exp2_approx(-log2_approx(static_cast<float>(keys)) / arithmetic_.beta));
+      if (!kAlpha || keys <= 0) continue;
+      const float log2_x = -log2_approx(static_cast<float>(keys)) / arithmetic_.beta;
+      centre_h_[half] = h_of(arch::exp2_approx(log2_x), log2_x);
     }
   }
 
@@ -237,6 +259,7 @@ class QueryBlock {
   float* const facts_;
   int end_[2] = {0, 0}, warp_end_, group_end_, warp_begin_ = 0, group_begin_ = 0;
   float shift_[2] = {-INFINITY, -INFINITY}, centre_[2] = {0, 0}, centre_h_[2] = {0, 0};
+  uint32_t filled_ = 0;  // a bit for each step of the last tile: whether the warp gives a key weight
   RowSums sums_;
 };
 
@@ -254,7 +277,8 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
   for (;;) {
     const int work = take_work(&p.dense.queues[0]);
     if (work >= heads * blocks) break;
-    const int head = work / blocks, first = (blocks - 1 - work % blocks) * Tiles::kRows;  // long ones first
+    const BlockPlace place(work, blocks, heads, p.dense.heads_together);
+    const int head = place.head, first = place.tile * Tiles::kRows;
     const int count = p.dense.from.rows.counts[head];
     if (first >= count) continue;
     const PairStream keys{k_map, v_map, head / static_cast<int>(p.group), nullptr};

@@ -1,5 +1,7 @@
 #include "gpu/entmax/hopper/dense/dense.h"
 
+#include <algorithm>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -24,8 +26,8 @@ DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim, bool ranges) {
                               : of_type.template operator()<__half>();
 }
 
-int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel) {
-  return heads * ceil_div(q_len, kernel.queries);
+int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel, int multiprocessors) {
+  return std::min<int64_t>(multiprocessors, heads * ceil_div(q_len, kernel.least_queries));
 }
 
 void launch_dense(const ForwardProblem& problem, Dtype dtype, StreamHandle stream) {
@@ -42,7 +44,7 @@ void launch_dense(const ForwardProblem& problem, Dtype dtype, StreamHandle strea
   CUtensorMap k_map = map_of(problem.k), v_map = map_of(problem.v);
   ForwardProblem p = problem;
   void* arguments[] = {&p, &k_map, &v_map};
-  const dim3 blocks(static_cast<unsigned>(dense_blocks(p.heads, p.q_len, kernel)));
+  const dim3 blocks(static_cast<unsigned>(dense_blocks(p.heads, p.q_len, kernel, multiprocessors())));
   launch("dense_kernel", kernel.function, blocks, kernel.threads, kernel.shared_bytes, stream, arguments);
 }
 

@@ -21,14 +21,15 @@ namespace splash::gpu::entmax::hopper {
 struct DenseKernel {
   const void* function = nullptr;
   int threads = 0, shared_bytes = 0, queries = 0, keys = 0, stages = 0;  // queries, keys: per tile
+  int least_queries = 64;  // that a block takes at a time, of a head that has as many
 };
 
 // ranges: for problems whose rows have ranges (ForwardProblem::has_ranges).
 DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim, bool ranges);
-int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel);
+// One for each multiprocessor, or as many as have rows.
+int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel, int multiprocessors);
 
-// Computes problem.rows: output, tau, and the support where problem.support has columns. Blocks beyond a
-// head's count end at once.
+// Computes problem.rows: output, tau, and the support where problem.support has columns.
 void launch_dense(const ForwardProblem& problem, Dtype dtype, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax::hopper

@@ -1,10 +1,10 @@
 #pragma once
-// The dense path on Hopper (sm_90a). A block takes up to 256 listed rows of a head, one warpgroup per 64.
-// Passes over the keys find tau: one tile, whose scores stay in registers, gives a first guess; parts of the
-// tiles improve it; passes over all tiles make it exact. A last pass multiplies the weights with V. Each pass
-// computes the scores anew, by the same instructions, so they have the same bits. All rows of a block take as
-// many passes as the slowest: two over all keys where inputs are near-dense, about four where supports are
-// small.
+// The dense path on Hopper (sm_90a). A block takes up to 256 listed rows of a head at a time, one warpgroup
+// per 64. Passes over the keys find tau: one tile, whose scores stay in registers, gives a first guess; parts
+// of the tiles improve it; passes over all tiles make it exact. A last pass multiplies the weights with V.
+// Each pass computes the scores anew, by the same instructions, so they have the same bits. All rows of a
+// block take as many passes as the slowest: two over all keys where inputs are near-dense, about four where
+// supports are small.
 
 #include "gpu/entmax/hopper/dense/store.cuh"
 #include "gpu/entmax/hopper/dense/tiles.cuh"
@@ -40,8 +40,11 @@ class DenseBlock {
     const bool any_key = products_.tiles > 0;
     if (any_key) guess();
     // Passes over all tiles from 0 on; before these, where there are enough tiles, over every 32nd and every
-    // fourth.
-    int passes = products_.tiles >= 64 ? -2 : products_.tiles >= 8 ? -1 : 0;
+    // fourth, or those of near_and_far.
+    constexpr bool kNearAndFar = takes_powers<kKind>;
+    int passes = products_.tiles >= 64  ? (kNearAndFar ? -6 : -2)
+                 : products_.tiles >= 8 ? (kNearAndFar ? -4 : -1)
+                                        : 0;
     if constexpr (kSamplesApart) {
 #pragma unroll 1
       for (; passes < 0; ++passes) {
@@ -50,17 +53,28 @@ class DenseBlock {
         improve(sums, stride_of(passes));
       }
     }
+    float near_sum[2] = {0, 0}, near_slope[2] = {0, 0};
     for (;;) {
       bool settled = true;
 #pragma unroll 1
       while (any_key) {
         DenseSums sums;
-        const int stride = kSamplesApart ? 1 : stride_of(passes);
-        add_keys(stride, sums);
-        if (stride > 1) {
-          improve(sums, stride);
-          ++passes;
-          continue;
+        if constexpr (kNearAndFar) {
+          const SomeTiles of = near_and_far(passes);
+          add_keys(of.first, of.end, of.stride, sums);
+          if (passes < 0) {
+            improve_by_far(sums, of, near_sum, near_slope);
+            ++passes;
+            continue;
+          }
+        } else {
+          const int stride = kSamplesApart ? 1 : stride_of(passes);
+          add_keys(stride, sums);
+          if (stride > 1) {
+            improve(sums, stride);
+            ++passes;
+            continue;
+          }
         }
         sums.reduce();
         if (passes == 0 && !take_largest(sums)) return false;
@@ -105,7 +119,7 @@ class DenseBlock {
       if (kKind != Kind::any && settled && !all_exact) return false;
       if (all_exact || settled || passes >= kMostPasses) {
         const int query[2] = {products_.query_of(0), products_.query_of(1)};
-        finish_dense<T>(p_, products_.head, query, arithmetic_, rows_, output, sum,
+        finish_dense<T>(p_, products_.head(), query, arithmetic_, rows_, output, sum,
                         [&](int half) { return products_.range_of_row(half); });
         return true;
       }
@@ -118,8 +132,11 @@ class DenseBlock {
   }
 
   __device__ __forceinline__ void add_keys(int stride, DenseSums& sums) {
+    add_keys(stride / 2, products_.tiles, stride, sums);
+  }
+  __device__ __forceinline__ void add_keys(int first, int end, int stride, DenseSums& sums) {
     products_.multiply_keys(
-        stride / 2, stride,
+        first, end, stride,
         [&](const float(&scores)[kPart / 2], int) { sums.add(scores, arithmetic_, rows_); },
         [&] { sums.fold_partial(); });
   }
@@ -184,15 +201,18 @@ class DenseBlock {
     root.last_shift = root.shift;
   }
 
+  // Keys below `end` of every stride-th tile from `first` on.
+  static __device__ __forceinline__ int keys_below(int end, int first, int stride) {
+    const int whole = end / kKeys;  // tiles
+    int keys = whole > first ? ((whole - first - 1) / stride + 1) * kKeys : 0;
+    if (whole >= first && (whole - first) % stride == 0) keys += end % kKeys;
+    return keys;
+  }
+
   // Sums over every stride-th tile from `first` on, scaled to all keys.
   __device__ __forceinline__ void extrapolate(DenseSums& sums, int first, int stride) {
     sums.reduce();
-    const auto seen_below = [&](int end) {  // keys of these tiles
-      const int whole = end / kKeys;        // tiles
-      int seen = whole > first ? ((whole - first - 1) / stride + 1) * kKeys : 0;
-      if (whole >= first && (whole - first) % stride == 0) seen += end % kKeys;
-      return seen;
-    };
+    const auto seen_below = [&](int end) { return keys_below(end, first, stride); };
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const KeyRange all = products_.range_of_row(half);
@@ -204,17 +224,62 @@ class DenseBlock {
     }
   }
 
-  // Improves the shift, from the sums of every stride-th tile.
-  __device__ __forceinline__ void improve(DenseSums& sums, int stride) {
-    DenseSums reduced = sums;
-    reduced.reduce();
+  // Caps the shift by the largest scores among those that were summed and reduced.
+  __device__ __forceinline__ void cap_by_largest(const DenseSums& reduced) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (reduced.most[half] < 0 || reduced.most[half] >= DenseSums::kPoison) continue;
       rows_.largest[half] = fmaxf(rows_.largest[half], __int_as_float(reduced.most[half]));
       rows_.root[half].cap(excess_at_0(half));
     }
+  }
+
+  // Improves the shift, from the sums of every stride-th tile.
+  __device__ __forceinline__ void improve(DenseSums& sums, int stride) {
+    DenseSums reduced = sums;
+    reduced.reduce();
+    cap_by_largest(reduced);
     extrapolate(sums, products_.first_tile() + stride / 2, stride);
+  }
+
+  // Every stride-th tile from `first` to below `end`, counted from the first one that a row sees.
+  struct SomeTiles {
+    int first, end, stride;
+  };
+
+  // The tiles of a pass. Before 0 passes come in pairs: all of the last 32nd or eighth of the tiles, then
+  // every 32nd or eighth of the others. In a language model's heads most of a row's support is near, and two
+  // steps from an eighth of the far tiles bring the shift nearer than one from a quarter of all.
+  __device__ __forceinline__ SomeTiles near_and_far(int pass) const {
+    if (pass >= 0) return {0, products_.tiles, 1};
+    const int share = pass < -4 ? 32 : 8, far = products_.tiles - max(products_.tiles / share, 1);
+    return pass % 2 == 0 ? SomeTiles{far, products_.tiles, 1} : SomeTiles{share / 2, far, share};
+  }
+
+  // Takes the sums over near tiles, or improves the shift by these and the sums over far tiles, scaled.
+  __device__ __forceinline__ void improve_by_far(DenseSums& sums, const SomeTiles& of, float (&near_sum)[2],
+                                                 float (&near_slope)[2]) {
+    sums.reduce();
+    cap_by_largest(sums);
+    const bool near = of.stride == 1;
+    const int begin_tile = products_.first_tile(), end = (begin_tile + of.end) * kKeys;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (near) {
+        near_sum[half] = sums.sum[half];
+        near_slope[half] = sums.slope[half];
+        continue;
+      }
+      const KeyRange all = products_.range_of_row(half);
+      const int far_end = min(all.end, end), keys = far_end - all.begin;
+      const auto below = [&](int key) { return keys_below(key, begin_tile + of.first, of.stride); };
+      const int seen = below(far_end) - (kRanges ? below(all.begin) : 0);
+      const float factor = keys > 0 && seen > 0 ? static_cast<float>(keys) / static_cast<float>(seen) : 0;
+      if (rows_.open[half])
+        rows_.root[half].guess(fmaf(factor, sums.sum[half], near_sum[half]),
+                               arithmetic_.beta * fmaf(factor, sums.slope[half], near_slope[half]),
+                               arithmetic_.beta);
+    }
   }
 
   // Takes the largest scores, after the first pass over all keys. Rows without a score, or with NaN or +inf,
@@ -268,16 +333,39 @@ class DenseBlock {
   __device__ __forceinline__ void weigh(const float (&scores)[kPart / 2], uint32_t (&weights)[kPart / 16][4],
                                         float (&sum)[2]) {
     float part[2] = {0, 0};
+    if constexpr (takes_powers<kKind>) {
+      constexpr float kScale = Arithmetic<kKind>::template kScale<T>;
+      float u[kPart / 2];
 #pragma unroll
-    for (int i = 0; i < kPart / 4; ++i) {
-      const int half = i % 2;
-      float weight[2];
+      for (int j = 0; j < kPart / 2; ++j) u[j] = arithmetic_.excess(scores[j], rows_, j / 2 % 2);
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        weight[e] = arithmetic_.template scaled_weight<T>(scores[2 * i + e], rows_, half);
-        part[half] += weight[e];
+      for (int step = 0; step < kPart / kStep; ++step) {
+        auto& of_step = weights[step];
+#pragma unroll
+        for (uint32_t& pair : of_step) pair = 0;
+        if (!any_above_0(u, step)) continue;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int j = kStepScores * step + 2 * i;
+          const float first = kScale * arithmetic_.weight(u[j]),
+                      second = kScale * arithmetic_.weight(u[j + 1]);
+          part[i % 2] += first;
+          part[i % 2] += second;
+          of_step[i] = arch::pack_pair<T>(first, second);
+        }
       }
-      weights[i / 4][i % 4] = arch::pack_pair<T>(weight[0], weight[1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPart / 4; ++i) {
+        const int half = i % 2;
+        float weight[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          weight[e] = arithmetic_.template scaled_weight<T>(scores[2 * i + e], rows_, half);
+          part[half] += weight[e];
+        }
+        weights[i / 4][i % 4] = arch::pack_pair<T>(weight[0], weight[1]);
+      }
     }
     sum[0] += part[0];
     sum[1] += part[1];
@@ -296,26 +384,25 @@ __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
   constexpr int kQueries = DenseTiles<kPanels>::kQueries;
   extern __shared__ __align__(1024) unsigned char dynamic[];
   wait_for_kernels_before();
-  const int head = static_cast<int>(blockIdx.x) % p.heads, count = p.rows.counts[head];
-  if (count == 0) return;
-  const int blocks = static_cast<int>(gridDim.x) / p.heads,
-            tile = blocks - 1 - static_cast<int>(blockIdx.x) / p.heads;
-  const int together = rows_per_block(listed_rows(p), count, blocks, 64, kQueries);  // 64: of a warpgroup
-  const int first = tile * together;
-  if (first >= count) return;
+  const int all = listed_rows(p);
+  if (all == 0) return;
+  const int rows_of_share =
+      rows_per_share(all, static_cast<int>(gridDim.x), 64, kQueries);  // 64: of a warpgroup
   DenseProducts<T, kPanels, kRanges> products(p, k_map, v_map,
-                                              *reinterpret_cast<DenseTiles<kPanels>*>(dynamic), head, first,
-                                              min(first + together, count));
-  const Entmax entmax = entmax_of(p, head);
-  DenseRows rows;
-  const auto solve = [&](auto kind) {
-    return DenseBlock<T, kPanels, kRanges, decltype(kind)::value>(p, entmax, products, rows).run();
-  };
-  const bool solved = entmax.is_square   ? solve(KindOf<Kind::square>{})
-                      : entmax.is_linear ? solve(KindOf<Kind::linear>{})
-                                         : false;
-  if (!solved) solve(KindOf<Kind::any>{});
-  if (p.support.columns != nullptr) store_support(p, products, entmax, rows);
+                                              *reinterpret_cast<DenseTiles<kPanels>*>(dynamic));
+#pragma unroll 1
+  while (products.take(rows_of_share)) {
+    const Entmax entmax = entmax_of(p, products.head());
+    DenseRows rows;
+    const auto solve = [&](auto kind) {
+      return DenseBlock<T, kPanels, kRanges, decltype(kind)::value>(p, entmax, products, rows).run();
+    };
+    const bool solved = entmax.is_square   ? solve(KindOf<Kind::square>{})
+                        : entmax.is_linear ? solve(KindOf<Kind::linear>{})
+                                           : false;
+    if (!solved) solve(KindOf<Kind::any>{});
+    if (p.support.columns != nullptr) store_support(p, products, entmax, rows);
+  }
 }
 
 }  // namespace splash::gpu::entmax::hopper

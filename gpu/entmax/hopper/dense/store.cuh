@@ -18,7 +18,7 @@ __device__ __forceinline__ void store_support(const ForwardProblem& p, Products&
   });
   const int query[2] = {products.query_of(0), products.query_of(1)};
   int64_t at[2];  // where the lane's entries of each row go, key after key
-  place_support(p, products.head, query, counts, at);
+  place_support(p, products.head(), query, counts, at);
   products.multiply_keys(0, 1, [&](const float(&scores)[kPart / 2], int key) {
     const int first = key + 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll

@@ -27,9 +27,10 @@ __device__ __forceinline__ float saturated_fma(float a, float b, float c) {
   asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
   return d;
 }
+// -inf for 0 and what is denormal.
 __device__ __forceinline__ float log2_approx(float x) {
   float y;
-  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
@@ -70,11 +71,16 @@ struct Arithmetic {
     if constexpr (kKind != Kind::any) return excess(score, 0, rows.root[half].shift);
     return __saturatef(fmaf(gain, score - rows.pivot[half], rows.root[half].shift) + rows.rest[half]);
   }
-  // u^(beta - 1)
+  // u^(beta - 1) of u >= 0; 0 where u is 0. Without a branch, or powers would wait for one another: log2 of 0
+  // is -inf, and 2^-inf is 0 for any exponent above 0. u^kLeastExponent is 1 in float.
+  static constexpr float kLeastExponent = 0x1p-100f;
   __device__ __forceinline__ float slope(float u) const {
     if constexpr (kKind == Kind::square) return u;
     if constexpr (kKind == Kind::linear) return u > 0 ? 1.0f : 0.0f;
-    return u > 0 ? arch::exp2_approx((beta - 1) * log2_approx(u)) : 0.0f;
+    return slope_of_log2(log2_approx(u));
+  }
+  __device__ __forceinline__ float slope_of_log2(float log2_u) const {
+    return arch::exp2_approx(fmaxf(beta - 1, kLeastExponent) * log2_u);
   }
   __device__ __forceinline__ float weight(float u) const { return kKind == Kind::linear ? u : u * slope(u); }
 
@@ -96,6 +102,21 @@ struct Arithmetic {
   }
 };
 
+// Whether a weight takes a logarithm and an exponential. Keys without weight are neighbours more often than
+// not: where a warp's 16 rows give none of kStep keys weight (any_above_0), it takes none of their powers.
+template <Kind kKind>
+inline constexpr bool takes_powers = kKind == Kind::any;
+constexpr int kStep = 16,
+              kStepScores = kStep / 2;  // keys of a step, as wgmma takes weights; its scores of a lane
+
+// Whether a lane of the warp holds one above 0 among those of a step; all are at least 0. By the whole warp.
+__device__ __forceinline__ bool any_above_0(const float (&u)[kPart / 2], int step) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int j = 0; j < kStepScores; ++j) bits |= __float_as_uint(u[kStepScores * step + j]);
+  return __any_sync(kWarp, bits != 0);
+}
+
 // f and its slope (without the factor beta), and the largest score as bits: positive floats are ordered by
 // their bits, +inf and NaN above them.
 struct DenseSums {
@@ -108,26 +129,57 @@ struct DenseSums {
   template <Kind kKind>
   __device__ __forceinline__ void add(const float (&acc)[kPart / 2], const Arithmetic<kKind>& arithmetic,
                                       const DenseRows& rows) {
+    if constexpr (takes_powers<kKind>) {
+      add_powers(acc, arithmetic, rows);
+    } else {
+      float part_sum[2] = {0, 0}, part_slope[2] = {0, 0};
+#pragma unroll
+      for (int i = 0; i < kPart / 4; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int j = 4 * (i / 2) + 2 * half;
+          const float score = acc[j + i % 2];
+          const float u = arithmetic.excess(score, rows, half);
+          if constexpr (kKind == Kind::linear) {
+            part_sum[half] += u;
+            part_slope[half] += arithmetic.slope(u);
+          } else {
+            const float u_slope = arithmetic.slope(u);
+            part_sum[half] = fmaf(u, u_slope, part_sum[half]);
+            part_slope[half] += u_slope;
+          }
+          if (i % 2 == 1)
+            most[half] = __vimax3_s32(most[half], __float_as_int(acc[j]), __float_as_int(acc[j + 1]));
+        }
+      }
+      take_part(part_sum, part_slope);
+    }
+  }
+
+  template <Kind kKind>
+  __device__ __forceinline__ void add_powers(const float (&acc)[kPart / 2],
+                                             const Arithmetic<kKind>& arithmetic, const DenseRows& rows) {
+    float u[kPart / 2];
+#pragma unroll
+    for (int j = 0; j < kPart / 2; ++j) u[j] = arithmetic.excess(acc[j], rows, j / 2 % 2);
+#pragma unroll
+    for (int j = 0; j < kPart / 2; j += 2)
+      most[j / 2 % 2] = __vimax3_s32(most[j / 2 % 2], __float_as_int(acc[j]), __float_as_int(acc[j + 1]));
     float part_sum[2] = {0, 0}, part_slope[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < kPart / 4; ++i) {
+    for (int step = 0; step < kPart / kStep; ++step) {
+      if (!any_above_0(u, step)) continue;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int j = 4 * (i / 2) + 2 * half;
-        const float score = acc[j + i % 2];
-        const float u = arithmetic.excess(score, rows, half);
-        if constexpr (kKind == Kind::linear) {
-          part_sum[half] += u;
-          part_slope[half] += arithmetic.slope(u);
-        } else {
-          const float u_slope = arithmetic.slope(u);
-          part_sum[half] = fmaf(u, u_slope, part_sum[half]);
-          part_slope[half] += u_slope;
-        }
-        if (i % 2 == 1)
-          most[half] = __vimax3_s32(most[half], __float_as_int(acc[j]), __float_as_int(acc[j + 1]));
+      for (int j = kStepScores * step; j < kStepScores * (step + 1); ++j) {
+        const float u_slope = arithmetic.slope(u[j]);
+        part_sum[j / 2 % 2] = fmaf(u[j], u_slope, part_sum[j / 2 % 2]);
+        part_slope[j / 2 % 2] += u_slope;
       }
     }
+    take_part(part_sum, part_slope);
+  }
+
+  __device__ __forceinline__ void take_part(const float (&part_sum)[2], const float (&part_slope)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       sum[half] += part_sum[half];

@@ -7,6 +7,7 @@
 #include "gpu/arch/wgmma.cuh"
 #include "gpu/entmax/arguments/key_range.h"
 #include "gpu/entmax/hopper/dense/finish.cuh"
+#include "gpu/entmax/schedule/row_shares.cuh"
 
 namespace splash::gpu::entmax::hopper {
 
@@ -23,6 +24,8 @@ struct DenseTiles {
   alignas(1024) unsigned char queries[kQueriesInShared ? kPanels * kQueries * 128 : 16];
   uint64_t full[kStages], empty[kStages];
   int begin[kQueries];  // a row sees no key before; never falls; only where rows have ranges
+  RowShare share;       // that the block takes
+  int number;           // of the share; -1: it took none yet
 };
 
 // kRanges: whether rows see ranges of keys (arguments/key_range.h), else all keys below an end. Neither end
@@ -36,26 +39,43 @@ class DenseProducts {
   // Tiles per partial sum. Partial sums keep rounding errors from growing with the number of keys.
   static constexpr int kPartialTiles = 4096 / kKeys;
 
-  const int head, lane;
-  int end[2];  // per row of the lane: the keys below it are visible; 0: none
-  int tiles;   // of keys, from first_tile() on
-  int middle;  // a tile that all rows with keys see, where there is one
+  const int lane;
+  int end[2] = {0, 0};  // per row of the lane: the keys below it are visible; 0: none
+  int tiles = 0;        // of keys, from first_tile() on
+  int middle = 0;       // a tile that all rows with keys see, where there is one
 
-  // The head's listed rows from `first` on, of `count`.
+  // No rows, until it takes some.
   __device__ __forceinline__ DenseProducts(const ForwardProblem& p, const CUtensorMap& k_map,
-                                           const CUtensorMap& v_map, Tiles& shared, int head_index, int first,
-                                           int count)
-      : head(head_index),
-        lane(static_cast<int>(threadIdx.x) % 32),
-        p_(p),
-        k_map_(k_map),
-        v_map_(v_map),
-        shared_(shared),
-        first_(first),
-        count_(count) {
+                                           const CUtensorMap& v_map, Tiles& shared)
+      : lane(static_cast<int>(threadIdx.x) % 32), p_(p), k_map_(k_map), v_map_(v_map), shared_(shared) {
+    if (threadIdx.x == 0) {
+      shared_.number = -1;
+      for (int s = 0; s < kStages; ++s) {
+        arch::mbarrier_init(&shared_.full[s], 1);
+        arch::mbarrier_init(&shared_.empty[s], kThreads / 32);
+      }
+      arch::mbarrier_init_fence();
+    }
+    __syncthreads();
+  }
+
+  // Takes the next share of the listed rows that no block has taken, where a share has `rows_of_share`.
+  // False: there is none. By the whole block, which is done with its share before: no load is in flight, for
+  // each was waited for.
+  __device__ __forceinline__ bool take(int rows_of_share) {
+    __syncthreads();  // all have read shared memory
+    if (threadIdx.x == 0) {
+      shared_.number =
+          static_cast<int>(shared_.number < 0 ? blockIdx.x : gridDim.x + atomicAdd(p_.next_share, 1u));
+    }
+    __syncthreads();
+    const RowShare share = row_share(p_, rows_of_share, shared_.number);
+    if (share.head < 0) return false;
+    const int head = share.head, first = share.first, count = share.end;
+    if (threadIdx.x == 0) shared_.share = share;
     const int thread = static_cast<int>(threadIdx.x), group = thread / 128 * 64;
     const int warp_row = first + thread / 32 * 16, row = warp_row + lane / 4;
-    const int* const rows = p.rows.queries + int64_t{head} * p.q_len;
+    const int* const rows = listed(head);
     const auto range = [&](int i) { return range_at(rows[min(i, count - 1)]); };
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -70,21 +90,21 @@ class DenseProducts {
     tiles = max((of_last.end + kKeys - 1) / kKeys - begin_tile, 0);
     middle = max(of_last.begin + of_first.end - 1, 0) / 2 / kKeys;
     if (kRanges) middle = min(max(middle, begin_tile), max(begin_tile + tiles - 1, 0));
-    load_queries();
-    if (thread == 0) {
-      for (int s = 0; s < kStages; ++s) {
-        arch::mbarrier_init(&shared_.full[s], 1);
-        arch::mbarrier_init(&shared_.empty[s], kThreads / 32);
-      }
-      arch::mbarrier_init_fence();
-    }
+    load_queries(share);
     __syncthreads();
+    return true;
+  }
+
+  // Read each time, to save registers.
+  __device__ __forceinline__ int head() const {
+    return shared_.share.head;
   }
 
   // The query of the lane's row, -1 where there is none. Read each time, to save registers.
   __device__ __forceinline__ int query_of(int half) const {
-    const int row = first_ + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4 + 8 * half;
-    return row < count_ ? p_.rows.queries[int64_t{head} * p_.q_len + row] : -1;
+    const RowShare& share = shared_.share;
+    const int row = share.first + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4 + 8 * half;
+    return row < share.end ? listed(share.head)[row] : -1;
   }
 
   // The first tile that a row sees. Begins are read from shared memory each time, to save registers.
@@ -99,16 +119,17 @@ class DenseProducts {
 
   // The screen's bound of a row that exists.
   __device__ __forceinline__ float bound_of(int half) const {
-    return p_.bounds == nullptr ? -INFINITY : p_.bounds[int64_t{head} * p_.q_len + query_of(half)];
+    return p_.bounds == nullptr ? -INFINITY : p_.bounds[int64_t{head()} * p_.q_len + query_of(half)];
   }
 
-  // Calls use(scores, first key) with every part of every stride-th tile from first_tile() + first on; masked
-  // scores are -inf. Calls fold_partial() after every kPartialTiles tiles, and after the last one.
+  // Calls use(scores, first key) with every part of every stride-th tile from first_tile() + first on and
+  // below first_tile() + end; masked scores are -inf. Calls fold_partial() after every kPartialTiles tiles,
+  // and after the last one.
   template <class Use, class FoldPartial>
-  __device__ __forceinline__ void multiply_keys(int first, int stride, const Use& use,
+  __device__ __forceinline__ void multiply_keys(int first, int end, int stride, const Use& use,
                                                 const FoldPartial& fold_partial) {
     constexpr int kAhead = kStages - 2;  // so thread 0 never waits for its own warp's release
-    const int count = (tiles - first + stride - 1) / stride;
+    const int count = (end - first + stride - 1) / stride;
     const auto load_tile = [&](int i) {
       if (threadIdx.x == 0 && i < count) load(k_map_, (first_tile() + first + i * stride) * kKeys);
       __syncwarp();
@@ -148,7 +169,7 @@ class DenseProducts {
   }
   template <class Use>
   __device__ __forceinline__ void multiply_keys(int first, int stride, const Use& use) {
-    multiply_keys(first, stride, use, [] {});
+    multiply_keys(first, tiles, stride, use, [] {});
   }
 
   // Calls use(scores) with the scores of a whole tile.
@@ -240,6 +261,11 @@ class DenseProducts {
  private:
   using Position = arch::RingPosition<kStages>;
 
+  // The head's listed rows.
+  __device__ __forceinline__ const int* listed(int head) const {
+    return p_.rows.queries + int64_t{head} * p_.q_len;
+  }
+
   // As the mask has it, for a row that exists.
   __device__ __forceinline__ KeyRange range_at(int query) const {
     if constexpr (kRanges) return range_of(p_, query);
@@ -265,7 +291,7 @@ class DenseProducts {
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
       arch::tensor_load(shared_.ring[loaded_.stage] + panel * Tiles::kPanelBytes, &map, full, 64 * panel, key,
-                        head / p_.group);
+                        head() / p_.group);
     loaded_.next();
   }
   __device__ __forceinline__ const unsigned char* landed() {
@@ -307,21 +333,23 @@ class DenseProducts {
   }
 
   // Zeros for dimensions outside and for rows that do not exist.
-  __device__ __forceinline__ void load_queries() {
-    const auto* const q = static_cast<const uint16_t*>(p_.q) + int64_t{head} * p_.q_len * p_.head_dim;
+  __device__ __forceinline__ void load_queries(const RowShare& share) {
+    const auto* const q = static_cast<const uint16_t*>(p_.q) + int64_t{share.head} * p_.q_len * p_.head_dim;
+    const int* const rows = listed(share.head);
     if constexpr (Tiles::kQueriesInShared) {
-      const int* const rows = p_.rows.queries + int64_t{head} * p_.q_len;
       for (int i = static_cast<int>(threadIdx.x); i < kQueries * 8 * kPanels; i += kThreads) {
         const int row = i / (8 * kPanels), chunk = i % (8 * kPanels), column = 8 * chunk;
-        const uint4 loaded = first_ + row < count_ && column < p_.head_dim
-                                 ? load8(q + int64_t{rows[first_ + row]} * p_.head_dim + column)
+        const uint4 loaded = share.first + row < share.end && column < p_.head_dim
+                                 ? load8(q + int64_t{rows[share.first + row]} * p_.head_dim + column)
                                  : uint4{};
         const int at = arch::swizzled_offset(arch::Swizzle::bytes128, row, chunk % 8 * 16);
         store8(shared_.queries + chunk / 8 * kQueries * 128 + at, loaded);
       }
       arch::fence_async_proxy();
     } else {
-      const int query[2] = {query_of(0), query_of(1)};
+      const int warp_row = share.first + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+      const auto query_of_share = [&](int row) { return row < share.end ? rows[row] : -1; };
+      const int query[2] = {query_of_share(warp_row), query_of_share(warp_row + 8)};
 #pragma unroll
       for (int step = 0; step < 4 * kPanels; ++step) {
 #pragma unroll
@@ -340,9 +368,9 @@ class DenseProducts {
   const CUtensorMap &k_map_, &v_map_;
   Tiles& shared_;
   uint32_t queries_[Tiles::kQueriesInShared ? 1 : 4 * kPanels][4];
-  int warp_end_;  // all rows of the warp see the keys below; the warpgroup's last row, those below group_end_
-  int group_end_;
-  const int first_, count_;
+  int warp_end_ =
+      0;  // all rows of the warp see the keys below; the warpgroup's last row, those below group_end_
+  int group_end_ = 0;
   Position used_, loaded_;
 };
 

@@ -37,17 +37,18 @@ namespace splash::gpu::entmax::hopper {
 
 // Where supports are broad, lists cost more than the dense path, which multiplies all keys some four times.
 // If a row's 16 largest samples of two tiles lie within kBroadSpread in z, its support is broad: without
-// other keys, each would have p of some 1/16. If they lie within kCloseSpread, the block votes again when a
-// quarter of the tiles are screened, and at doubling distances: it goes dense where most warps' rows have
-// listed more than a share of all their keys. Measured on one H200 at d 64, with Gaussian scores and a
-// converted model's: a listed key takes some 65 ps, a key on the dense path 2.1, or where weights need an
-// exponential and a logarithm 5.5. The shares are 2.1 / 65, 5.5 / 65, and a tenth of it; kFewListed keys are
-// listed sooner than the dense path has begun.
+// other keys, each would have p of some 1/16. If they lie within kCloseSpread, the block votes again when an
+// eighth of the tiles are screened, at doubling distances, and after the last one: it goes dense where most
+// warps' rows have listed more keys than most_listed. In a language model's heads the first eighth, which is
+// near, has most of what is listed in the end. Measured on one H200 at d 64, with Gaussian scores and layers
+// of a converted model: a listed key takes 90 to 270 ps, the more the less even lists are, and a key on the
+// dense path 1.5 to 3.4 (decision 0077). Rows with few listed keys are finished however few keys they see:
+// the dense path takes a while before it pays.
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
-constexpr int kLeastBroad = 64,
-              kFewListed = 128;  // a row whose range has fewer than kLeastBroad keys is not broad
-__device__ __forceinline__ int most_listed(int keys, const Entmax& entmax) {
-  return max(keys / (entmax.is_square || entmax.is_linear ? 28 : 11), kFewListed);
+constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad
+constexpr int kFirstVote = 8, kKeysAListed = 64, kFewListed = 128;
+__device__ __forceinline__ int most_listed(int keys) {
+  return max(keys / kKeysAListed, kFewListed);
 }
 
 // Far samples (tile_schedule.h) cost products, and save pairs that the screening pass would list. The first
@@ -102,8 +103,12 @@ __device__ __forceinline__ void finish_warp(const ForwardProblem& p, ForwardTile
   const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;
   const unsigned deferred = __ballot_sync(kWarp, is_row && lists.bound[lane].is_deferred());
   const int64_t half_word = (int64_t{tiles.head.index} * row_mask_words(p.q_len) * 32 + first_row) / 16;
-  if (lane == 0 && first_row < p.q_len)
+  if (lane == 0 && first_row < p.q_len) {
     reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(deferred);
+    if (p.unstored_masks != nullptr)
+      reinterpret_cast<uint16_t*>(p.unstored_masks)[half_word] =
+          static_cast<uint16_t>(deferred | lists.unstored);
+  }
 }
 
 // Screens and finishes the rows of a head from `first` on and below `end`: at most kQueries. kRanges: whether
@@ -183,7 +188,10 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
 
   auto& lists = tiles.lists[warp];
   lists.spilled[lane] = lists.counts[lane] = 0;
-  if (lane == 0) lists.slot = -1;
+  if (lane == 0) {
+    lists.slot = -1;
+    lists.unstored = 0;
+  }
   if (lane % 4 == 0) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -365,8 +373,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   }
   // The screening pass.
   int next_vote =
-      schedule.screen_begin + schedule.tiles / 4;  // position: then the block votes whether to stop
-  int key = kKeys * schedule.last_tile();          // of the iteration's first tile
+      schedule.screen_begin + schedule.tiles / kFirstVote;  // position: then the block votes whether to stop
+  int key = kKeys * schedule.last_tile();                   // of the iteration's first tile
   while (position < positions && !done) {
     const int second_key = !kRanges || key - kKeys >= kKeys * schedule.first_tile ? key - kKeys : -1;
     multiply_tiles(std::false_type{}, key, second_key, [&](const Scores& acc, int first_key) {
@@ -376,9 +384,10 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     if (screen.nearly_full()) [[unlikely]]
       screen.spill(p.spill);
     if (dense_may_pay && position >= next_vote) [[unlikely]] {
-      next_vote += position - schedule.screen_begin;
-      const int most = kWarpRows * most_listed(block_end - block_begin, tiles.head.entmax);
-      const bool is_broad = screen.all_deferred() || spilled_keys(lists) > most;
+      next_vote = min(2 * position - schedule.screen_begin, max(positions, position + 1));
+      screen.save_columns();
+      const bool is_broad =
+          screen.all_deferred() || listed_keys(lists) > kWarpRows * most_listed(block_end - block_begin);
       if (2 * __syncthreads_count(is_broad && lane == 0) >= Tiles::kWarps) defer_to_dense();
     }
   }

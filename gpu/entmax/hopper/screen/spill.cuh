@@ -63,10 +63,18 @@ __device__ __noinline__ void spill_columns(const SpillSlots& slots, const Head& 
   __syncwarp();  // slot; and what other lanes take back (join_columns)
 }
 
-// Keys of the warp's rows that were moved to its slot. Not inlined: rarely called, in the screen's loop.
+// Keys that the columns and the slot hold of the warp's rows. Not inlined: rarely called, in the screen's
+// loop.
 template <class Lists>
-__device__ __noinline__ int spilled_keys(const Lists& lists) {
-  return keys_of_warp(lists.counts[threadIdx.x % 32]);
+__device__ __noinline__ int listed_keys(const Lists& lists) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int counts = lists.counts[lane];
+  const int first = lists.tiles[lane];
+#pragma unroll 9
+  for (int pair = 0; pair < Lists::kPairs; ++pair) {
+    if (pair >= first) counts += keys_of_rows(static_cast<uint32_t>(lists.columns[pair][lane][0]));
+  }
+  return keys_of_warp(counts);
 }
 
 // Fills the calling lane's column with the first of `count` tiles in a slot, 32 apart.

@@ -8,6 +8,7 @@
 //   spilled, counts        workspace (spill.cuh). After the last tile lanes share the columns of a slot, and
 //                          lists that are thinned get new counts, with __syncwarp (solve/thin_lists.cuh).
 //   slot                   Lane 0, with __syncwarp around.
+//   unstored               Lane 0: 0 at the start, and when rows are finished.
 //   bound                  The quad's first lane writes it before the first tile and after the sampling
 //                          pass, in defer_row the one lane that calls it for the row, and where lists are
 //                          thinned one lane for each row. Others read it after a __syncwarp.
@@ -44,10 +45,11 @@ struct WarpLists {
     alignas(16) int columns[kPairs][32][2];
     float scores[kMost];  // of the joined lists
   };
-  int tiles[32];    // the lane's column holds tiles from this pair on
-  int spilled[32];  // tiles of the lane that were moved to the slot
-  int counts[32];   // and their keys, as of keys_of_rows
-  int slot;         // of the workspace; -1: the warp has none
+  int tiles[32];      // the lane's column holds tiles from this pair on
+  int spilled[32];    // tiles of the lane that were moved to the slot
+  int counts[32];     // and their keys, as of keys_of_rows
+  int slot;           // of the workspace; -1: the warp has none
+  unsigned unstored;  // bits of rows that are finished, but left to backward's dense products
   RowBound bound[kWarpRows];
   float unit[kWarpRows];    // a power of two: <q, k> = unit * score of the screen
   float margin[kWarpRows];  // most error of the screen's scores, beside their last rounding

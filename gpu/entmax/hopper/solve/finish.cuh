@@ -14,6 +14,7 @@
 
 #include "gpu/entmax/hopper/solve/thin_lists.cuh"
 #include "gpu/entmax/support/allocate.cuh"
+#include "gpu/entmax/support/unstored.h"
 
 namespace splash::gpu::entmax::hopper {
 
@@ -23,6 +24,24 @@ template <class T>
 __device__ __forceinline__ uint32_t split(float p) {
   const float rest = p - unpacked<T>(arch::pack_pair<T>(p, 0)).x;
   return arch::pack_pair<T>(p, rest);
+}
+
+// Whether these solved rows together cost backward more with a stored support than as dense products. is_row,
+// count: whether the lane answers for such a row, and its entries. By the whole warp.
+template <class Lists>
+__device__ __forceinline__ bool costs_more_stored(const ForwardProblem& p, const Entmax& entmax,
+                                                  const Lists& lists, bool is_row, int count) {
+  if (p.unstored_masks == nullptr) return false;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int seen = 0;
+  bool exact = true;  // tau in float is as good as excesses
+  if (is_row) {
+    seen = lists.end[lane] - (p.has_ranges() ? lists.begin[lane] : 0);
+    exact = fabsf(entmax.gain * (lists.solution[lane].x + lists.solution[lane].y)) <= kMostUnstoredTau;
+  }
+  const int rows = __popc(__ballot_sync(kWarp, is_row)), keys = __reduce_add_sync(kWarp, seen);
+  const int entries = __reduce_add_sync(kWarp, is_row ? count : 0);
+  return __all_sync(kWarp, exact) != 0 && dense_backward_pays(rows, entries, keys);
 }
 
 // Finishes the rows of these quads; nothing is written of deferred ones. listed: memory for the joined lists.
@@ -51,6 +70,7 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
       p.tau[int64_t{head_index} * p.q_len + query] =
           lists.end[row] == 0 ? INFINITY : entmax.gain * (solved.largest + solved.bound);
   }
+  __syncwarp();         // solutions are there; and all scores have been read, which become probabilities
   int64_t stored = -1;  // where the warp's support starts
   if (p.support.columns != nullptr) {
     // Lane r < 16 allocates for row r.
@@ -58,15 +78,19 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
     const int first_rows = __shfl_sync(kWarp, entries[0], of_quad);
     const int second_rows = __shfl_sync(kWarp, entries[1], of_quad);
     const int count = !quads.has_row(lane) ? 0 : lane < 8 ? first_rows : lane < kWarpRows ? second_rows : 0;
+    const bool is_row = lane < kWarpRows && writes(lane);
+    if (costs_more_stored(p, entmax, lists, is_row, count)) {
+      const unsigned rows = __ballot_sync(kWarp, is_row);
+      if (lane == 0) lists.unstored |= rows;
+    }
     const int64_t offset = allocate_support(p.support, count);
     stored = __shfl_sync(kWarp, offset, 0);
-    if (lane < kWarpRows && writes(lane)) {
+    if (is_row) {
       const int64_t row = int64_t{head_index} * p.q_len + lists.query[lane];
       p.support.offsets[row] = offset;
       p.support.counts[row] = count;
     }
   }
-  __syncwarp();  // solutions are there; and all scores have been read, which become probabilities
 
   // Entries with p = 0 are dropped, scores become probabilities.
   auto& probabilities = reinterpret_cast<uint32_t(&)[Lists::kMost]>(lists.scores);
