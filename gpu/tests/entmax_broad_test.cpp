@@ -309,7 +309,7 @@ TEST_CASE("entmax, broad rows: rows that forward lists are left to backward's de
       const Shares listed = check_shares(
           stream, "listed", near_dense(spec_of({1, 4, 2, 700, 1500, 64}, {1.5}, causal), dtype, 0.3));
       CHECK(listed.entries > 0.3);  // forward listed them
-      CHECK(listed.unstored_rows > 0.5);
+      CHECK(listed.unstored_rows > 0.4);  // 46 % with a causal mask
       const AttentionSpec powers =
           spec_of({1, 4, 2, 700, 1500, 64}, {exact(1.4F), exact(1.3F), exact(1.45F), exact(1.6F)}, causal);
       CHECK(check_shares(stream, "listed, powers", near_dense(powers, dtype, 1.0)).unstored_rows > 0.3);

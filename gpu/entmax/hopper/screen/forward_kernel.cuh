@@ -37,19 +37,29 @@ namespace splash::gpu::entmax::hopper {
 
 // Where supports are broad, lists cost more than the dense path, which multiplies all keys some four times.
 // If a row's 16 largest samples of two tiles lie within kBroadSpread in z, its support is broad: without
-// other keys, each would have p of some 1/16. If they lie within kCloseSpread, the block votes again when an
-// eighth of the tiles are screened, at doubling distances, and after the last one: it goes dense where most
-// warps' rows have listed more keys than most_listed. In a language model's heads the first eighth, which is
-// near, has most of what is listed in the end. Measured on one H200 at d 64, with Gaussian scores and layers
-// of a converted model: a listed key takes 90 to 270 ps, the more the less even lists are, and a key on the
-// dense path 1.5 to 3.4 (decision 0077). Rows with few listed keys are finished however few keys they see:
-// the dense path takes a while before it pays.
+// other keys, each would have p of some 1/16. If they lie within kCloseSpread, the block votes again when a
+// share of the tiles is screened, and at doubling distances: it goes dense where most warps' rows have listed
+// more than a share of all their keys. Measured on one H200 at d 64 (decision 0077).
+//   With alpha 1.5 and 2, of Gaussian scores, a listed key takes some 65 ps and one on the dense path 2.1:
+//   the
+// share is 2.1 / 65. Only what has been moved to the workspace is counted, from a quarter of the tiles on.
+//   Others, of a converted model, are the broad heads of models that learn alpha. A listed key takes 90 to
+//   270
+// ps there, the more the less even lists are, one on the dense path 3.2. The first eighth, which is near, has
+// most of what is listed in the end. So all that is listed counts, from there on and after the last tile.
+//   kFewListed keys are listed sooner than the dense path has begun.
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
 constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad
-constexpr int kFirstVote = 8, kKeysAListed = 64, kFewListed = 128;
-__device__ __forceinline__ int most_listed(int keys) {
-  return max(keys / kKeysAListed, kFewListed);
-}
+constexpr int kFewListed = 128;
+struct Votes {
+  int first_share, keys_a_listed;  // one in so many tiles, and keys that stand for one that is listed
+  bool count_columns;              // beside what is in the workspace
+
+  static __device__ __forceinline__ Votes of(const Entmax& entmax) {
+    return entmax.is_square || entmax.is_linear ? Votes{4, 28, false} : Votes{8, 64, true};
+  }
+  __device__ __forceinline__ int most_listed(int keys) const { return max(keys / keys_a_listed, kFewListed); }
+};
 
 // Far samples (tile_schedule.h) cost products, and save pairs that the screening pass would list. The first
 // two far tiles tell how many: so many of the block's threads hold a sample of theirs that exceeds the bound
@@ -372,9 +382,10 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     }
   }
   // The screening pass.
-  int next_vote =
-      schedule.screen_begin + schedule.tiles / kFirstVote;  // position: then the block votes whether to stop
-  int key = kKeys * schedule.last_tile();                   // of the iteration's first tile
+  const auto votes = [&] { return Votes::of(tiles.head.entmax); };  // anew each time, to save registers
+  int next_vote = schedule.screen_begin +
+                  schedule.tiles / votes().first_share;  // position: then the block votes whether to stop
+  int key = kKeys * schedule.last_tile();                // of the iteration's first tile
   while (position < positions && !done) {
     const int second_key = !kRanges || key - kKeys >= kKeys * schedule.first_tile ? key - kKeys : -1;
     multiply_tiles(std::false_type{}, key, second_key, [&](const Scores& acc, int first_key) {
@@ -384,11 +395,17 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     if (screen.nearly_full()) [[unlikely]]
       screen.spill(p.spill);
     if (dense_may_pay && position >= next_vote) [[unlikely]] {
-      next_vote = min(2 * position - schedule.screen_begin, max(positions, position + 1));
-      screen.save_columns();
-      const bool is_broad =
-          screen.all_deferred() || listed_keys(lists) > kWarpRows * most_listed(block_end - block_begin);
-      if (2 * __syncthreads_count(is_broad && lane == 0) >= Tiles::kWarps) defer_to_dense();
+      next_vote = 2 * position - schedule.screen_begin;
+      const bool counts_columns = votes().count_columns;
+      if (counts_columns) {
+        next_vote = min(next_vote, max(positions, position + 1));  // once more after the last tile
+        screen.save_columns();
+      }
+      const int most = kWarpRows * votes().most_listed(block_end - block_begin);
+      const bool is_broad = screen.all_deferred() || listed_keys(lists, counts_columns) > most;
+      const int rows = end - first;  // warps behind them have none, and no vote
+      const bool votes_so = is_broad && lane == 0 && kWarpRows * warp < rows;
+      if (2 * kWarpRows * __syncthreads_count(votes_so) >= rows) defer_to_dense();
     }
   }
   screen.save_columns();

@@ -63,13 +63,13 @@ __device__ __noinline__ void spill_columns(const SpillSlots& slots, const Head& 
   __syncwarp();  // slot; and what other lanes take back (join_columns)
 }
 
-// Keys that the columns and the slot hold of the warp's rows. Not inlined: rarely called, in the screen's
-// loop.
+// Keys that the slot holds of the warp's rows, and with_columns those of the columns, too. Not inlined:
+// rarely called, in the screen's loop.
 template <class Lists>
-__device__ __noinline__ int listed_keys(const Lists& lists) {
+__device__ __noinline__ int listed_keys(const Lists& lists, bool with_columns) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int counts = lists.counts[lane];
-  const int first = lists.tiles[lane];
+  const int first = with_columns ? lists.tiles[lane] : Lists::kPairs;
 #pragma unroll 9
   for (int pair = 0; pair < Lists::kPairs; ++pair) {
     if (pair >= first) counts += keys_of_rows(static_cast<uint32_t>(lists.columns[pair][lane][0]));
