@@ -298,7 +298,7 @@ TEST_CASE("entmax, broad rows: gradients where rows see a window, or packed sequ
   }
 }
 
-// Some 50 to 120 keys a row: forward lists most rows, and backward takes dense products.
+// Some 60 to 120 keys a row: forward lists most rows, and backward takes dense products.
 TEST_CASE("entmax, broad rows: rows that forward lists are left to backward's dense products") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
@@ -307,12 +307,16 @@ TEST_CASE("entmax, broad rows: rows that forward lists are left to backward's de
     for (const bool causal : {false, true}) {
       CAPTURE(causal);
       const Shares listed = check_shares(
-          stream, "listed", near_dense(spec_of({1, 4, 2, 700, 1500, 64}, {1.5}, causal), dtype, 0.3));
+          stream, "listed", near_dense(spec_of({1, 4, 2, 700, 1500, 64}, {1.5}, causal), dtype, 0.2));
       CHECK(listed.entries > 0.3);  // forward listed them
-      CHECK(listed.unstored_rows > 0.4);  // 46 % with a causal mask
+      CHECK(listed.unstored_rows > 0.8);
       const AttentionSpec powers =
           spec_of({1, 4, 2, 700, 1500, 64}, {exact(1.4F), exact(1.3F), exact(1.45F), exact(1.6F)}, causal);
-      CHECK(check_shares(stream, "listed, powers", near_dense(powers, dtype, 1.0)).unstored_rows > 0.3);
+      // Three of four heads: the last has some 25 keys a row, and is stored.
+      const double unstored =
+          check_shares(stream, "listed, powers", near_dense(powers, dtype, 0.3)).unstored_rows;
+      CHECK(unstored > 0.7);
+      CHECK(unstored < 0.8);
       check(stream, "listed, 128 dimensions",
             near_dense(spec_of({1, 2, 1, 300, 1500, 128}, {exact(1.4F)}, causal), dtype, 0.5));
     }

@@ -39,15 +39,14 @@ namespace splash::gpu::entmax::hopper {
 // If a row's 16 largest samples of two tiles lie within kBroadSpread in z, its support is broad: without
 // other keys, each would have p of some 1/16. If they lie within kCloseSpread, the block votes again when a
 // share of the tiles is screened, and at doubling distances: it goes dense where most warps' rows have listed
-// more than a share of all their keys. Measured on one H200 at d 64 (decision 0077).
-//   With alpha 1.5 and 2, of Gaussian scores, a listed key takes some 65 ps and one on the dense path 2.1:
-//   the
-// share is 2.1 / 65. Only what has been moved to the workspace is counted, from a quarter of the tiles on.
-//   Others, of a converted model, are the broad heads of models that learn alpha. A listed key takes 90 to
-//   270
-// ps there, the more the less even lists are, one on the dense path 3.2. The first eighth, which is near, has
-// most of what is listed in the end. So all that is listed counts, from there on and after the last tile.
-//   kFewListed keys are listed sooner than the dense path has begun.
+// more than a share of all their keys. Measured on one H200 at d 64 (decision 0077):
+// - alpha 1.5 and 2, Gaussian scores: a listed key takes some 65 ps and one on the dense path 2.1, so the
+//   share is 2.1 / 65. Only what has been moved to the workspace counts, from a quarter of the tiles on.
+// - Other alphas, as models learn them: a listed key takes 90 to 270 ps, the more the less even lists are,
+// and
+//   one on the dense path 3.2. The first eighth, which is near, has most of what is listed in the end: all
+//   that is listed counts, from there on and after the last tile.
+// kFewListed keys are listed sooner than the dense path has begun.
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
 constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad
 constexpr int kFewListed = 128;

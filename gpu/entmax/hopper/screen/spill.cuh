@@ -69,10 +69,12 @@ template <class Lists>
 __device__ __noinline__ int listed_keys(const Lists& lists, bool with_columns) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int counts = lists.counts[lane];
-  const int first = with_columns ? lists.tiles[lane] : Lists::kPairs;
+  if (with_columns) {
+    const int first = lists.tiles[lane];
 #pragma unroll 9
-  for (int pair = 0; pair < Lists::kPairs; ++pair) {
-    if (pair >= first) counts += keys_of_rows(static_cast<uint32_t>(lists.columns[pair][lane][0]));
+    for (int pair = 0; pair < Lists::kPairs; ++pair) {
+      if (pair >= first) counts += keys_of_rows(static_cast<uint32_t>(lists.columns[pair][lane][0]));
+    }
   }
   return keys_of_warp(counts);
 }

@@ -32,6 +32,9 @@ template <class Lists>
 __device__ __forceinline__ bool costs_more_stored(const ForwardProblem& p, const Entmax& entmax,
                                                   const Lists& lists, bool is_row, int count) {
   if (p.unstored_masks == nullptr) return false;
+  const int rows = __popc(__ballot_sync(kWarp, is_row));
+  const int entries = __reduce_add_sync(kWarp, is_row ? count : 0);
+  if (entries <= rows * kLeastEntries) return false;  // as of most warps: the rest takes a while
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int seen = 0;
   bool exact = true;  // tau in float is as good as excesses
@@ -39,8 +42,7 @@ __device__ __forceinline__ bool costs_more_stored(const ForwardProblem& p, const
     seen = lists.end[lane] - (p.has_ranges() ? lists.begin[lane] : 0);
     exact = fabsf(entmax.gain * (lists.solution[lane].x + lists.solution[lane].y)) <= kMostUnstoredTau;
   }
-  const int rows = __popc(__ballot_sync(kWarp, is_row)), keys = __reduce_add_sync(kWarp, seen);
-  const int entries = __reduce_add_sync(kWarp, is_row ? count : 0);
+  const int keys = __reduce_add_sync(kWarp, seen);
   return __all_sync(kWarp, exact) != 0 && dense_backward_pays(rows, entries, keys);
 }
 
