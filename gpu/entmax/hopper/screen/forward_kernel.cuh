@@ -43,9 +43,8 @@ namespace splash::gpu::entmax::hopper {
 // - alpha 1.5 and 2, Gaussian scores: a listed key takes some 65 ps and one on the dense path 2.1, so the
 //   share is 2.1 / 65. Only what has been moved to the workspace counts, from a quarter of the tiles on.
 // - Other alphas, as models learn them: a listed key takes 90 to 270 ps, the more the less even lists are,
-// and
-//   one on the dense path 3.2. The first eighth, which is near, has most of what is listed in the end: all
-//   that is listed counts, from there on and after the last tile.
+//   and one on the dense path 3.2. The first eighth, which is near, has most of what is listed in the end:
+//   all that is listed counts, from there on and after the last tile.
 // kFewListed keys are listed sooner than the dense path has begun.
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
 constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad
@@ -55,7 +54,7 @@ struct Votes {
   bool count_columns;              // beside what is in the workspace
 
   static __device__ __forceinline__ Votes of(const Entmax& entmax) {
-    return entmax.is_square || entmax.is_linear ? Votes{4, 28, false} : Votes{8, 64, true};
+    return entmax.is_square || entmax.is_linear ? Votes{4, 28, false} : Votes{8, 40, true};
   }
   __device__ __forceinline__ int most_listed(int keys) const { return max(keys / keys_a_listed, kFewListed); }
 };
