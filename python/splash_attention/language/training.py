@@ -201,5 +201,5 @@ def loss_of(model: Any, ids: Tensor, rows: int = 2048) -> Tensor:
         exact = torch.promote_types(states.dtype, torch.float32)
         total = states.new_zeros((), dtype=exact)
         for begin in range(0, len(wanted), rows):
-            total = total + checkpoint(part, states[begin : begin + rows], wanted[begin : begin + rows], use_reentrant=False)
+            total = total + checkpoint(part, states[begin : begin + rows], wanted[begin : begin + rows], use_reentrant=False, preserve_rng_state=False)
     return total / len(wanted)
