@@ -264,6 +264,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
   using Block = Columns<T, kLanes>;
   constexpr int kGroups = Block::kGroups;
   constexpr int kRowsAThread = kRowWindow / kColumnThreads;
+  constexpr int kScanned = 16;  // entries of a thread in flight: a key that all rows attend to has thousands
   __shared__ float2
       window[kRowWindow];  // p and ds; both 0: the row does not attend to the key, or adds nothing
   __shared__ Placed entries[kRowWindow + Block::kFlight];
@@ -282,10 +283,17 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
 #pragma unroll
       for (int i = 0; i < kRowsAThread; ++i) window[i * kColumnThreads + threadIdx.x] = {};
       __syncthreads();
-#pragma unroll 4
-      for (uint32_t i = first + threadIdx.x; i < last; i += kColumnThreads) {
-        const Entry entry = entries_of<T>(p)[i].entry(p);
-        if (entry.row - first_row < kRowWindow) window[entry.row - first_row] = {entry.p, entry.ds};
+      for (uint32_t i = first + threadIdx.x; i < last; i += kScanned * kColumnThreads) {
+        StoredEntry<T> scanned[kScanned];
+#pragma unroll
+        for (int j = 0; j < kScanned; ++j)
+          scanned[j] = entries_of<T>(p)[min(i + j * kColumnThreads, last - 1)];
+#pragma unroll
+        for (int j = 0; j < kScanned; ++j) {
+          const Entry entry = scanned[j].entry(p);
+          if (i + j * kColumnThreads < last && entry.row - first_row < kRowWindow)
+            window[entry.row - first_row] = {entry.p, entry.ds};
+        }
       }
       __syncthreads();
       float2 mine[kRowsAThread];
