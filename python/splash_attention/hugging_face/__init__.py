@@ -14,6 +14,7 @@ from the model's configuration:
 
 ``hugging_face.learn_alpha(model)`` makes alpha and factor of each head parameters, which save_pretrained keeps.
 ``hugging_face.SplashCache(model.config, max_cache_len=…)``, as the cache of generate or forward, decodes exactly over pages.
+``with hugging_face.whole_sequences():`` around the capture of a CUDA graph says that no sequences are packed.
 ``hugging_face.apply(model, "tuned.json")`` sets them from a file that splash_attention.language wrote.
 """
 
@@ -28,9 +29,12 @@ with needed_by(__name__, "hf"):
     from splash_attention.hugging_face.attention import apply, attention_forward, attention_of_heads
     from splash_attention.hugging_face.cache import SplashCache
     from splash_attention.hugging_face.learning import SplashCallback, learn_alpha, load_learned_heads
-    from splash_attention.hugging_face.masks import key_positions
+    from splash_attention.hugging_face.masks import key_positions, whole_sequences
 
-__all__ = ["SplashCache", "SplashCallback", "apply", "attention_forward", "attention_of_heads", "key_positions", "learn_alpha", "register"]
+__all__ = [
+    "SplashCache", "SplashCallback", "apply", "attention_forward", "attention_of_heads", "key_positions", "learn_alpha", "register",
+    "whole_sequences",
+]  # fmt: skip
 
 
 def register(name: str = "splash") -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+import contextlib
+from contextvars import ContextVar
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +17,19 @@ _ANOTHER_MASK = (
     "this compiled graph takes causal masks and padding; this mask (packed sequences, or one of your own) is another: set "
     "config.splash_any_mask to True before you compile, or do not compile"
 )
+
+_whole: ContextVar[bool] = ContextVar("whole_sequences", default=False)
+
+
+@contextlib.contextmanager
+def whole_sequences() -> Iterator[None]:
+    """Inside, a batch is of whole sequences, neither packed nor padded: for who captures a CUDA graph. There transformers cannot look
+    whether they are packed, and takes them for it."""
+    token = _whole.set(True)
+    try:
+        yield
+    finally:
+        _whole.reset(token)
 
 
 def key_positions(
@@ -39,8 +54,8 @@ def key_positions(
     context_parallel for padding and masks of one's own.
     """
     window, config = others.get("local_size"), others.get("config")
-    if context.active():
-        return _sharded(q_length, kv_length, window, config, attention_mask, device, others)
+    if context.active() or _whole.get():
+        return _of_whole_sequences(q_length, kv_length, window, config, attention_mask, device, others)
     compiling = torch.compiler.is_compiling()
     # As few tokens as a step of decoding has wait for nothing.
     if attention_mask is not None and q_length == kv_length == attention_mask.shape[-1] > MOST_QUERIES and hides_nothing(attention_mask):
@@ -90,16 +105,18 @@ def key_positions(
     return form
 
 
-def _sharded(
+def _of_whole_sequences(
     q_length: int, kv_length: int, window: int | None, config: Any, attention_mask: Tensor | None, device: torch.device | str,
     others: dict[str, Any],
 ) -> Tensor | None:  # fmt: skip
-    """Of a rank's tokens. Their position_ids leap from chunk to chunk, which transformers takes for packed sequences."""
+    """Of a rank's tokens, or inside whole_sequences. A rank's position_ids leap from chunk to chunk, which transformers takes for packed
+    sequences."""
+    inside, packed = ("context_parallel", ", or packed ones by cu_seqlens") if context.active() else ("whole_sequences", "")
     if attention_mask is not None and not bool(attention_mask.all()):
-        raise NotImplementedError("context_parallel takes no padding in attention_mask; pass whole sequences, or packed ones by cu_seqlens")
+        raise NotImplementedError(f"{inside} takes no padding in attention_mask; pass whole sequences" + packed)
     chunked = window is not None and getattr(config, "sliding_window", None) != window
     if others.get("use_vmap") or chunked or (window is not None and "allow_is_bidirectional_skip" in others):
-        raise NotImplementedError("context_parallel takes causal masks, sliding windows and bidirectional layers; this model's mask is another")
+        raise NotImplementedError(f"{inside} takes causal masks, sliding windows and bidirectional layers; this model's mask is another")
     return None if window is None else _window(q_length, kv_length, window, False, None, device)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from splash_attention.files.whole_file import whole_file
+from splash_attention.language.captured_step import CapturedStep
 from splash_attention.language.conversion import Converted, plan_of, prepare
 from splash_attention.language.methods import Method
 from splash_attention.language.plan import Plan
@@ -90,8 +91,10 @@ class _Run:
         if of_heads:
             groups.append({"params": of_heads, "peak": converted.plan.head_rate})
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
-        self.done, self.keys, self.fresh_keys = 0, None, None
+        self.done, self.stepped, self.keys, self.fresh_keys = 0, False, None, None
         self.recomputes = converted.model.device.type != "cuda"  # else once memory does not suffice for all activations
+        self.captures = converted.model.device.type == "cuda"  # steps behind the first, while that goes well
+        self.captured: CapturedStep | None = None
         _checkpointing(converted.model, self.recomputes)
         if path.is_file():
             self._resume()
@@ -124,6 +127,14 @@ class _Run:
         return total
 
     def _gradients(self, windows: Tensor) -> float:
+        """The windows' mean nll; its gradients are the parameters'."""
+        if self.captures and self.stepped and not self.recomputes:
+            loss = self._replayed(windows)
+            if loss is not None:
+                return loss
+            self.captured = None
+            self.optimizer.zero_grad(set_to_none=True)
+        self.stepped = True
         try:
             loss = loss_of(self.converted.model, windows)
             loss.backward()
@@ -136,6 +147,19 @@ class _Run:
         torch.cuda.empty_cache()
         _checkpointing(self.converted.model, True)
         return self._gradients(windows)
+
+    def _replayed(self, windows: Tensor) -> float | None:
+        """As _gradients, by a graph. None where it must be computed without one: gradients are not finite, and the next step is captured
+        anew; or the model cannot be captured, or not in this memory, and no step is any more."""
+        model = self.converted.model
+        try:
+            if self.captured is None:
+                parameters = [p for p in model.parameters() if p.requires_grad]
+                self.captured = CapturedStep(lambda ids: loss_of(model, ids), parameters, windows)
+            return self.captured(windows)
+        except (RuntimeError, NotImplementedError):  # a device's lasting error comes again in the step without a graph
+            self.captures = False
+            return None
 
     def _windows(self) -> Tensor:
         """[batch, length]: of this step alone, wherever a run began."""
@@ -201,5 +225,6 @@ def loss_of(model: Any, ids: Tensor, rows: int = 2048) -> Tensor:
         exact = torch.promote_types(states.dtype, torch.float32)
         total = states.new_zeros((), dtype=exact)
         for begin in range(0, len(wanted), rows):
-            total = total + checkpoint(part, states[begin : begin + rows], wanted[begin : begin + rows], use_reentrant=False, preserve_rng_state=False)
+            rows_of = states[begin : begin + rows], wanted[begin : begin + rows]
+            total = total + checkpoint(part, *rows_of, use_reentrant=False, preserve_rng_state=False)
     return total / len(wanted)

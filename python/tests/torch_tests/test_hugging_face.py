@@ -274,6 +274,28 @@ def test_a_mask_that_hides_nothing_is_none(window):
     assert form(mask) is not None and (window is None or form(mask).shape != whole.shape)
 
 
+@pytest.mark.parametrize("window", [None, 4])
+def test_whole_sequences_are_not_looked_at(window):
+    """As transformers asks while a graph is captured: whether sequences are packed it cannot tell."""
+    make = transformers.masking_utils
+    function = make.causal_mask_function if window is None else make.sliding_window_causal_mask_function(window)
+    unknown = make.and_masks(function, make.packed_sequence_mask_function(torch.zeros(2, 20, dtype=torch.int64)))
+    local = {} if window is None else {"local_size": 4, "config": transformers.MistralConfig(sliding_window=4)}
+
+    def form(function, skip, attention_mask=None):
+        return hugging_face.key_positions(2, 20, 20, mask_function=function, attention_mask=attention_mask, allow_is_causal_skip=skip, **local)
+
+    wanted = form(function, True)
+    with hugging_face.whole_sequences():
+        whole = form(unknown, False)
+        padded = torch.ones(2, 20, dtype=torch.bool)
+        padded[0, 0] = False
+        with pytest.raises(NotImplementedError, match="no padding"):
+            form(unknown, False, padded)
+    assert whole is wanted is None if window is None else torch.equal(whole, wanted)
+    assert form(unknown, False) is not None
+
+
 def test_padding_on_the_left_is_told_by_a_mask():
     def told(hidden, queries=12, keys=12):
         mask = torch.ones(2, keys, dtype=torch.int64)

@@ -8,7 +8,9 @@ from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
 from splash_attention import _core, kascade  # noqa: E402
+from splash_attention.backends.torch import cuda  # noqa: E402
 from splash_attention.language import Attention, Method, Plan, convert, load_converted, measure_curves, perplexity  # noqa: E402
+from splash_attention.language.captured_step import CapturedStep  # noqa: E402
 from test_language_methods import METHODS as ON_THE_CPU  # noqa: E402
 
 if not (torch.cuda.is_available() and _core.has_cuda):
@@ -58,3 +60,52 @@ def test_kascade_is_planned_and_measured_alike(tmp_path, dtype):
         of_cpu, of_gpu = (perplexity(model, windows(), Method.parse(text)) for model in (on_cpu, on_gpu))
         assert of_gpu.nll == pytest.approx(of_cpu.nll, abs=0.01 if dtype == "float32" else 0.3)
         assert of_gpu.support_mean == pytest.approx(of_cpu.support_mean, abs=0.2)
+
+
+def converted_twice(monkeypatch, tmp_path, changes, spoil=lambda monkeypatch: None):
+    """(with graphs, without, what each replay gave): the converted states and losses."""
+    plan = Plan(**{"steps": 6, "batch": 2, "length": 64, "rank": 2, **changes})
+    replays, replay = [], CapturedStep.__call__
+
+    def noted(self, ids):
+        replays.append(replay(self, ids))
+        return replays[-1]
+
+    found = []
+    with monkeypatch.context() as patched:
+        patched.setattr(CapturedStep, "__call__", noted)
+        spoil(patched)
+        for name in ("graphs", "eager"):
+            if name == "eager":
+                patched.setattr(CapturedStep, "__init__", refuse)
+            done = convert(llama().cuda(), windows(1, 400)[0], plan, tmp_path / name)
+            found.append((done.state(), [row.split(",")[:2] for row in (tmp_path / name / "log.csv").read_text().splitlines()]))
+    return *found, replays
+
+
+def refuse(*_):
+    raise RuntimeError("not captured")
+
+
+def assert_same(graphs, eager):
+    assert graphs[1] == eager[1]
+    assert all(torch.equal(graphs[0][name], eager[0][name]) for name in eager[0])
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"rank": 0}, {"schedule": "annealed"}, {"kind": "softmax", "schedule": "fixed"}, {"k_keep": 8}, {"median_keys": 4.0}]
+)
+def test_captured_steps_are_those_without_a_graph(monkeypatch, tmp_path, changes):
+    graphs, eager, replays = converted_twice(monkeypatch, tmp_path, changes)
+    assert len(replays) == 5 and None not in replays
+    assert_same(graphs, eager)
+
+
+def test_a_support_that_outgrows_a_captured_step_is_computed_without_it(monkeypatch, tmp_path):
+    def spoil(patched):
+        room = cuda.capacity_for
+        patched.setattr(cuda, "capacity_for", lambda q, k: 8 if torch.cuda.is_current_stream_capturing() else room(q, k))
+
+    graphs, eager, replays = converted_twice(monkeypatch, tmp_path, {"alpha": 1.25}, spoil)
+    assert replays == [None] * 5
+    assert_same(graphs, eager)
