@@ -258,6 +258,15 @@ T __ldg(const T* from) {
 inline float __fdividef(float a, float b) {
   return a / b;
 }
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+inline float __saturatef(float x) {
+  return x > 0 ? min(x, 1.0f) : 0;
+}
+inline int __vimax3_s32(int a, int b, int c) {
+  return max(max(a, b), c);
+}
 inline float __fsub_rd(float a, float b) {
   return std::nextafter(a - b, -INFINITY);
 }

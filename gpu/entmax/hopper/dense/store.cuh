@@ -30,6 +30,7 @@ __device__ __forceinline__ void store_support(const ForwardProblem& p, Products&
 #pragma unroll
       for (int i = 0; i < kPart / 4; ++i) {
         const float u = at[half] >= 0 ? excess(scores[4 * (i / 2) + 2 * half + i % 2], half) : 0;
+#ifdef __CUDA_ARCH__
         asm volatile(
             "{\n.reg .pred p;\nsetp.gt.f32 p, %2, 0f00000000;\n"
             "@p st.global.b32 [%0], %3;\n@p st.global.f32 [%1], %2;\n"
@@ -37,6 +38,12 @@ __device__ __forceinline__ void store_support(const ForwardProblem& p, Products&
             : "+l"(column), "+l"(to)
             : "f"(u), "r"(first + 8 * (i / 2) + i % 2)
             : "memory");
+#else
+        if (u > 0) {
+          *column++ = first + 8 * (i / 2) + i % 2;
+          *to++ = u;
+        }
+#endif
       }
       if (at[half] >= 0) at[half] = to - p.support.excess;
     }

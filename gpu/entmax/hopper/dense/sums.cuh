@@ -23,15 +23,24 @@ using KindOf = std::integral_constant<Kind, kKind>;
 
 // min(max(a b + c, 0), 1); NaN becomes 0. One instruction at full rate; a maximum runs at half.
 __device__ __forceinline__ float saturated_fma(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
   float d;
   asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
   return d;
+#else
+  const float d = fmaf(a, b, c);
+  return d > 0 ? fminf(d, 1) : 0;
+#endif
 }
 // -inf for 0 and what is denormal.
 __device__ __forceinline__ float log2_approx(float x) {
+#ifdef __CUDA_ARCH__
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+#else
+  return log2f(fabsf(x) < 0x1p-126f ? 0 : x);
+#endif
 }
 
 // The two rows of a lane, equal in the four lanes of its quad. A closed row has a shift of -inf: no score
@@ -184,8 +193,10 @@ struct DenseSums {
     for (int half = 0; half < 2; ++half) {
       sum[half] += part_sum[half];
       slope[half] += part_slope[half];
+#ifdef __CUDA_ARCH__
       // Keeps the compiler from moving these sums behind the wait for the next product.
       asm volatile("" : "+f"(sum[half]), "+f"(slope[half]), "+r"(most[half])::"memory");
+#endif
     }
   }
 

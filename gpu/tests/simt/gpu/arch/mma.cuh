@@ -13,6 +13,10 @@ float element_of(uint32_t pair, int which) {
   return static_cast<float>(element);
 }
 
+inline float exp2_approx(float x) {
+  return std::exp2(x);
+}
+
 template <class Element>
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   struct Fragments {
