@@ -1,5 +1,5 @@
 // The kernels of backward themselves, run thread by thread on the CPU (simt/simt.h), against the double
-// oracle; no GPU is needed. The dense products for rows that are not stored are not included.
+// oracle; no GPU is needed. entmax_backward_dense_simt.cpp has the dense products.
 
 #include "gpu/tests/entmax_backward_case.h"
 #include "gpu/tests/entmax_tunings.h"
@@ -16,15 +16,6 @@
 #include "gpu/entmax/backward/long_rows.cu"
 #include "gpu/entmax/backward/places.cu"
 #include "gpu/entmax/backward/rows.cu"
-
-namespace splash::gpu::entmax::backward {
-void compute_dense_rows(const BackwardProblem& /*p*/, Dtype /*dtype*/, StreamHandle /*stream*/) {
-  simt::fail("there are no dense products on the CPU");
-}
-void compute_dense_columns(const BackwardProblem& /*p*/, Dtype /*dtype*/, StreamHandle /*stream*/) {
-  simt::fail("there are no dense products on the CPU");
-}
-}  // namespace splash::gpu::entmax::backward
 
 using namespace splash;
 using namespace splash::gpu;
@@ -70,10 +61,11 @@ struct Outputs {
 };
 
 // order: seed of the order of rows in the pool, and of the order in which threads run.
+// dense: the rows that are left to dense products, as forward tells of them.
 template <class T>
 Outputs<T> outputs_of(
     const Case& c, uint64_t order, const std::function<bool(int64_t)>& stored = [](int64_t) { return true; },
-    const entmax::Tuning& tuning = {}) {
+    const entmax::Tuning& tuning = {}, const entmax::UnstoredRows& dense = {}) {
   SupportPool pool(c.support, order, stored);
   const std::vector<T> q = elements_of<T>(c.inputs.q), k = elements_of<T>(c.inputs.k),
                        v = elements_of<T>(c.inputs.v), d_out = elements_of<T>(c.d_out);
@@ -81,14 +73,15 @@ Outputs<T> outputs_of(
       tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end()), tau(c.tau.begin(), c.tau.end()),
       sinks(c.spec.sinks.begin(), c.spec.sinks.end()),
       bias(c.spec.bias.table.begin(), c.spec.bias.table.end());
+  const entmax::MaskTables mask(c.spec);
   Outputs<T> out(c);
   const auto capacity = static_cast<int64_t>(pool.columns.size());
   struct alignas(256) Line {
     unsigned char bytes[256];
   };
-  std::vector<Line> workspace(
-      static_cast<size_t>(entmax::backward_workspace_bytes(c.spec, c.dtype, capacity, false, tuning)) /
-      sizeof(Line));
+  std::vector<Line> workspace(static_cast<size_t>(entmax::backward_workspace_bytes(
+                                  c.spec, c.dtype, capacity, dense.rows.queries != nullptr, tuning)) /
+                              sizeof(Line));
   std::memset(static_cast<void*>(workspace.data()), 0xFF, workspace.size() * sizeof(Line));
   entmax::order = order;
   entmax::enqueue_backward(c.spec, c.dtype,
@@ -101,6 +94,8 @@ Outputs<T> outputs_of(
                                         .counts = pool.counts.data(),
                                         .columns = pool.columns.data(),
                                         .excess = pool.excess.data()},
+                            .unstored = dense,
+                            .mask = mask.at(mask.data()),
                             .alpha = alpha.data(),
                             .tau_offsets = tau_offsets.empty() ? nullptr : tau_offsets.data(),
                             .tau = tau.empty() ? nullptr : tau.data(),
@@ -247,4 +242,54 @@ TEST_CASE("entmax backward on the CPU: rows that are not stored add nothing") {
   const auto out = outputs_of<float>(c, test_seed(), is_stored);
   c.support = c.support.only(is_stored);
   check_close(out.gradients(c.spec.shape), c);
+}
+
+TEST_CASE("entmax backward on the CPU: rows that are left to dense products") {
+  struct Left {
+    AttentionShape shape;
+    std::vector<double> alpha;
+    Dtype dtype;
+    Mask mask{};
+  };
+  for (const Left& left :
+       {Left{{1, 2, 1, 150, 210, 64}, {1.5}, Dtype::bf16, {.causal = true}},
+        Left{{1, 1, 1, 70, 300, 40}, {2}, Dtype::f16},
+        Left{{1, 4, 2, 90, 200, 64}, {1.4F, 1.25F, 1.5F, 1.75F}, Dtype::bf16, {.causal = true}},
+        Left{{1, 1, 1, 130, 260, 64}, {1.3F}, Dtype::f16, {.causal = true, .window = 100}},
+        Left{{1, 2, 1, 70, 400, 128}, {1.5}, Dtype::bf16},
+        Left{{1, 1, 1, 560, 1100, 64}, {1.5}, Dtype::bf16, {.causal = true}}}) {  // the ring comes round
+    CAPTURE(to_string(left.shape));
+    CAPTURE(to_string(left.dtype));
+    AttentionSpec spec = entmax_spec(left.shape, 1.5);
+    spec.normalizer.alpha = left.alpha;
+    spec.mask = left.mask;
+    Case c = make_case(spec, left.dtype, {.query_variance = 0.05});
+    take_support_of_forward(c);
+    const auto forward = cpu_ref::attention_forward<double>(c.spec, c.inputs.q, c.inputs.k, c.inputs.v);
+    const std::vector<float> tau(forward.tau.begin(), forward.tau.end());
+    const auto is_stored = [](int64_t row) { return row % 5 == 1; };
+    const int64_t heads = left.shape.batch * left.shape.q_heads, q_len = left.shape.q_len;
+    std::vector<int> queries(static_cast<size_t>(heads * q_len), -1), counts(static_cast<size_t>(heads), 0);
+    for (int64_t row = 0; row < heads * q_len; ++row) {
+      int& count = counts[static_cast<size_t>(row / q_len)];
+      if (!is_stored(row))
+        queries[static_cast<size_t>(row / q_len * q_len + count++)] = static_cast<int>(row % q_len);
+    }
+    const entmax::UnstoredRows dense{.rows = {queries.data(), counts.data()}, .tau = tau.data()};
+    const auto check = [&]<class T>() {
+      const Outputs<T> out = outputs_of<T>(c, test_seed(), is_stored, {}, dense);
+      const Gradients expected =
+          cpu_ref::attention_backward<double>(c.spec, c.inputs.q, c.inputs.k, c.inputs.v, c.d_out);
+      const Gradients found = out.gradients(c.spec.shape);
+      const double bound = Tolerance().of(c.dtype);
+      CHECK(nmse(found.dq, expected.dq) <= bound);
+      CHECK(nmse(found.dk, expected.dk) <= bound);
+      CHECK(nmse(found.dv, expected.dv) <= bound);
+      CHECK(nmse(found.dalpha.data(), expected.dalpha.data(), static_cast<int64_t>(found.dalpha.size())) <=
+            1e-6);
+      CHECK(outputs_of<T>(c, test_seed() + 100, is_stored, {}, dense).bytes() == out.bytes());
+    };
+    left.dtype == Dtype::bf16 ? check.template operator()<__nv_bfloat16>()
+                              : check.template operator()<__half>();
+  }
 }

@@ -152,6 +152,9 @@ Index block() {
 Index grid() {
   return machine.blocks;
 }
+Index block_size() {
+  return {machine.threads, 1};
+}
 unsigned char* dynamic_memory() {
   unsigned char* memory = machine.memory[machine.current / machine.threads].data();
   return memory + (16 - reinterpret_cast<uintptr_t>(memory) % 16) % 16;

@@ -50,6 +50,7 @@ struct Index {
 Index thread();  // the running thread
 Index block();
 Index grid();
+Index block_size();
 unsigned char* dynamic_memory();  // its block's
 inline int lane() {
   return static_cast<int>(thread().x) % 32;
@@ -128,7 +129,9 @@ inline unsigned char* shared_memory = nullptr;  // the block's, for kernels that
 #define threadIdx (::splash::gpu::simt::thread())
 #define blockIdx (::splash::gpu::simt::block())
 #define gridDim (::splash::gpu::simt::grid())
+#define blockDim (::splash::gpu::simt::block_size())
 
+using std::isfinite;
 using std::max;
 using std::min;
 
@@ -270,10 +273,10 @@ inline int __vimax3_s32(int a, int b, int c) {
 inline float __fsub_rd(float a, float b) {
   return std::nextafter(a - b, -INFINITY);
 }
-template <class T>
-T atomicAdd(T* to, T x) {
+template <class T, class X>
+T atomicAdd(T* to, X x) {
   const T before = *to;
-  *to += x;
+  *to += static_cast<T>(x);
   return before;
 }
 template <class T>

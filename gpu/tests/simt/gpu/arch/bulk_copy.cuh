@@ -20,6 +20,13 @@ struct TensorOnCpu {
 
 inline void fence_async_proxy() {}
 
+inline void bulk_load(void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
+  if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || bytes % 16 != 0)
+    simt::fail("loads bytes that are not aligned");
+  std::memset(shared, 0xFF, bytes);
+  simt::start_load(barrier, bytes, [=] { std::memcpy(shared, global, bytes); });
+}
+
 inline void tensor_load(void* shared, const CUtensorMap* map, uint64_t* barrier, int x, int y, int z) {
   TensorOnCpu tensor{};
   std::memcpy(&tensor, static_cast<const void*>(map), sizeof tensor);
