@@ -16,9 +16,9 @@ class CapturedStep:
     """loss(windows) and its gradients, captured once and replayed for other windows of the same shape. Parameters may have changed in
     place between.
 
-    loss: of a model to whose parameters it gives gradients. windows: integers [batch, length], on a GPU. It was computed so before: then
-    libraries have what they need, and kernels know how much memory supports take. Raises what PyTorch raises where something cannot be
-    captured, or memory does not suffice.
+    loss: of a model on one GPU, to whose parameters it gives gradients. windows: integers [batch, length], on that GPU. It was computed
+    so before: then libraries have what they need, and kernels know how much memory supports take. Raises what PyTorch raises where
+    something cannot be captured, or memory does not suffice.
     """
 
     def __init__(self, loss: Callable[[Tensor], Tensor], parameters: list[Any], windows: Tensor) -> None:
@@ -26,7 +26,7 @@ class CapturedStep:
         for parameter in parameters:
             parameter.grad = None
         self.graph = torch.cuda.CUDAGraph()
-        with whole_sequences(), torch.cuda.graph(self.graph):
+        with torch.cuda.device(windows.device), whole_sequences(), torch.cuda.graph(self.graph):
             mean = loss(self.windows)
             mean.backward()
             self.gradients = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]

@@ -93,7 +93,8 @@ class _Run:
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
         self.done, self.stepped, self.keys, self.fresh_keys = 0, False, None, None
         self.recomputes = converted.model.device.type != "cuda"  # else once memory does not suffice for all activations
-        self.captures = converted.model.device.type == "cuda"  # steps behind the first, while that goes well
+        devices = {p.device for p in converted.model.parameters()}  # a graph is of one: what another did would not be replayed
+        self.captures = len(devices) == 1 and converted.model.device.type == "cuda"  # steps behind the first, while that goes well
         self.captured: CapturedStep | None = None
         _checkpointing(converted.model, self.recomputes)
         if path.is_file():

@@ -250,3 +250,34 @@ def test_where_activations_do_not_fit_layers_are_computed_again_to_the_same_resu
         run.step()
     assert calls == [False, False, True, True]  # the step begins anew, and later ones stay so
     assert all(torch.equal(values, wanted[name]) for name, values in run.converted.state().items())
+
+
+def test_a_step_that_a_graph_cannot_give_is_computed_without_it(monkeypatch, tmp_path):
+    """The graph is a stand-in, for a real one needs a GPU: its first replay finds a gradient that is not finite, its third fails."""
+    seen = []
+
+    class Replayed:
+        def __init__(self, loss, parameters, windows):
+            seen.append("captured")
+            self.loss = loss
+
+        def __call__(self, windows):
+            seen.append("replayed")
+            loss = self.loss(windows)
+            loss.backward()
+            if seen.count("replayed") == 3:
+                raise RuntimeError("out of memory")
+            return None if seen.count("replayed") == 1 else loss.item()
+
+    wanted = convert(llama(), TOKENS, Plan(**{**SMALL, "steps": 6}), tmp_path / "wanted").state()
+    monkeypatch.setattr(training, "CapturedStep", Replayed)
+    began = training._Run.__init__
+
+    def begin(self, *given):
+        began(self, *given)
+        self.captures, self.recomputes = True, False
+
+    monkeypatch.setattr(training._Run, "__init__", begin)
+    found = convert(llama(), TOKENS, Plan(**{**SMALL, "steps": 6}), tmp_path / "found").state()
+    assert seen == ["captured", "replayed", "captured", "replayed", "replayed"]  # steps 1 to 3; the last two without a graph
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
