@@ -41,7 +41,8 @@ def test_a_kernel_on_the_cpu_becomes_a_report_that_every_command_reads(splash: S
     source = kernels.kernel(n=200000)
     case = benched(splash, ceilings, source, "--out", "my.h5", "--set", "n=100000", cache="cold")
     assert case["believed"] and case["against"] == [] and case["problem"] == "n 100000"
-    assert case["floor_seconds"] < case["seconds"] < 0.1 and case["outside_seconds"] > 0
+    assert case["floor_seconds"] < case["seconds"] < 0.1
+    assert case["outside_seconds"] >= 0  # 0 where other programs slowed the run without calls by more than the calls take
     assert case["flops"] == 2e5 and case["bytes"] == 3 * 4 * 1e5
     assert case["calls_checked"] >= 6 + 1 and case["elements_checked"] == 4096 * case["calls_checked"]
     assert 0 < case["max_absolute_error"] < 1e-6
