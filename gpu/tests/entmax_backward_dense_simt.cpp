@@ -34,8 +34,7 @@ void run_pairs(const BackwardProblem& problem, int64_t heads, int64_t length, co
         .map();
   };
   const CUtensorMap maps[] = {map_of(first), map_of(second)};
-  std::fill(std::begin(dynamic), std::end(dynamic), 0xFF);
-  simt::shared_memory = dynamic;
+  simt::poison_shared_memory(dynamic);
   simt::run(2, Tiles::kThreads, ++order, [&] { kernel(p, maps[0], maps[1]); });
 }
 

@@ -44,8 +44,7 @@ SimtRun<T> run_dense(const PortableCase& c, uint64_t order, const Marked& marked
   };
   const CUtensorMap k_map = map_of(p.k), v_map = map_of(p.v);
   static_assert(sizeof(Tiles) <= sizeof entmax::hopper::dynamic);
-  std::fill(std::begin(entmax::hopper::dynamic), std::end(entmax::hopper::dynamic), 0xFF);
-  simt::shared_memory = entmax::hopper::dynamic;
+  simt::poison_shared_memory(entmax::hopper::dynamic);
   const auto launch = [&]<bool kRanges>() {
     simt::run(2, Tiles::kThreads, order,
               [&] { entmax::hopper::dense_kernel<T, kPanels, kRanges>(p, k_map, v_map); });

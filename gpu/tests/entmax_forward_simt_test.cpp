@@ -87,8 +87,7 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
     };
     const CUtensorMap map = map_of(keys_data, p.kv_len),
                       high_norm_map = map_of(p.high_norm_keys, segments * kHighNorm);
-    std::fill(std::begin(entmax::hopper::dynamic), std::end(entmax::hopper::dynamic), 0xFF);
-    simt::shared_memory = entmax::hopper::dynamic;
+    simt::poison_shared_memory(entmax::hopper::dynamic);
     simt::run(static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries)), Tiles::kThreads,
               test_seed(),
               [&] { entmax::hopper::forward_kernel<T, kPanels, kRanges>(p, map, high_norm_map); });

@@ -16,10 +16,6 @@ namespace portable = splash::gpu::entmax::portable;
 
 namespace {
 
-void poison_shared_memory() {
-  std::fill(std::begin(portable::dynamic), std::end(portable::dynamic), 0xFF);
-}
-
 template <class T, int kDim, class Check>
 void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& tuning = {}) {
   const AttentionShape& s = c.spec.shape;
@@ -35,11 +31,11 @@ void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& t
 
   using Tiles = portable::Tiles<T, kDim>;
   const auto blocks = static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries));
-  poison_shared_memory();
+  simt::poison_shared_memory(portable::dynamic);
   simt::run(blocks, Tiles::kThreads, test_seed(), [&] { portable::screen_kernel<T, kDim>(p); });
   const NamedRows deferred(masks, p.heads, p.q_len);
   p.rows = deferred.list();
-  poison_shared_memory();
+  simt::poison_shared_memory(portable::dynamic);
   simt::run(blocks, Tiles::kThreads, test_seed() + 1, [&] { portable::stream_kernel<T, kDim>(p); });
 
   check(c, run.output(s), run.results);

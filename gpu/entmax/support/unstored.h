@@ -10,8 +10,11 @@ namespace splash::gpu::entmax {
 // model and Gaussian scores: an entry takes 140 to 260 ps, in columns and rows together, a key on the dense
 // way some 2 to 3 (decision 0077). Rows with few entries are stored however few keys they see.
 constexpr int kKeysAnEntry = 90, kLeastEntries = 48;
+SPLASH_HOST_DEVICE constexpr bool have_many_entries(int rows, int entries) {
+  return entries > rows * kLeastEntries;
+}
 SPLASH_HOST_DEVICE constexpr bool dense_backward_pays(int rows, int entries, int keys) {
-  return entries > keys / kKeysAnEntry && entries > rows * kLeastEntries;
+  return entries > keys / kKeysAnEntry && have_many_entries(rows, entries);
 }
 
 // Whether that is so of enough of a head's rows: the dense kernels pass over all keys however few rows there

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <vector>
 #include <vector_types.h>
 
@@ -123,6 +124,10 @@ void start_load(uint64_t* barrier, int64_t bytes, std::function<void()> land);
 void pause();  // lets other threads run
 
 inline unsigned char* shared_memory = nullptr;  // the block's, for kernels that use addresses in it
+inline void poison_shared_memory(std::span<unsigned char> of_block) {
+  std::fill(of_block.begin(), of_block.end(), static_cast<unsigned char>(0xFF));
+  shared_memory = of_block.data();
+}
 
 }  // namespace splash::gpu::simt
 

@@ -248,6 +248,7 @@ __device__ __forceinline__ bool any_dense_rows(const BackwardProblem& p) {
 
 // Takes the next work item that no block has taken. By the whole block.
 __device__ __forceinline__ int take_work(uint32_t* queue) {
+  // Shared variables are static in any case; on the CPU (tests/simt) it must be said.
   static __shared__ uint32_t next;
   __syncthreads();  // all threads have read the last item and finished it
   if (threadIdx.x == 0) next = atomicAdd(queue, 1);

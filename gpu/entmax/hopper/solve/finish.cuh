@@ -34,7 +34,7 @@ __device__ __forceinline__ bool costs_more_stored(const ForwardProblem& p, const
   if (p.unstored_masks == nullptr) return false;
   const int rows = __popc(__ballot_sync(kWarp, is_row));
   const int entries = __reduce_add_sync(kWarp, is_row ? count : 0);
-  if (entries <= rows * kLeastEntries) return false;  // as of most warps: the rest takes a while
+  if (!have_many_entries(rows, entries)) return false;  // as of most warps: the rest takes a while
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int seen = 0;
   bool exact = true;  // tau in float is as good as excesses
