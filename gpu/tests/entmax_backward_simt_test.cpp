@@ -13,6 +13,7 @@
 #include "gpu/entmax/backward/bias.cu"
 #include "gpu/entmax/backward/columns.cu"
 #include "gpu/entmax/backward/heads.cu"
+#include "gpu/entmax/backward/long_columns.cu"
 #include "gpu/entmax/backward/long_rows.cu"
 #include "gpu/entmax/backward/places.cu"
 #include "gpu/entmax/backward/rows.cu"
@@ -194,6 +195,12 @@ TEST_CASE("entmax backward on the CPU: every value of every knob, against the do
 TEST_CASE("entmax backward on the CPU: so many keys with many entries that none is divided") {
   Case c = make_case(entmax_spec({1, 1, 1, 1100, 12, 8}, 2), Dtype::f16);
   draw_support(c, 13, 13, {});  // two thirds of the keys in each row
+  check_against_oracle(c);
+}
+
+TEST_CASE("entmax backward on the CPU: more rows a key than a scan tells apart, and one that all attend to") {
+  Case c = make_case(entmax_spec({1, 8, 1, 4200, 90, 8}, 1.5), Dtype::bf16);  // 33,600 rows a key
+  draw_support(c, 2, 2, {3});  // of each other key some 750, in one part; the one is cut into 33
   check_against_oracle(c);
 }
 

@@ -51,7 +51,7 @@ BackwardProblem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_
   const int row_bits = std::max(1, static_cast<int>(std::bit_width(p.rows_a_key - 1)));
   p.p_bits = (64 - row_bits) / 2;
   p.ds_bits = 64 - row_bits - p.p_bits;
-  p.long_parts = static_cast<uint32_t>(std::clamp<int64_t>(capacity / kLongColumn, 1, tuning.long_parts));
+  p.long_parts = static_cast<uint32_t>(tuning.long_parts);
   if (!with_unstored_rows) return p;
   if (s.head_dim > kMostUnstoredHeadDim) {
     throw InvalidArgument("head_dim " + std::to_string(s.head_dim) +
@@ -84,11 +84,12 @@ int64_t lay_out(BackwardProblem& p, Dtype dtype, int64_t capacity, const Attenti
   take(p.row_alphas, p.rows);
   take(p.long_rows, capacity / kLongRow + 1);
   take(p.long_columns, capacity / kLongColumn + 1);
+  take(p.column_parts, most_column_parts(capacity));
   take(p.counters, 1);
   take(p.key_blocks, ceil_div(p.keys, kKeyBlock) + 1);
   take(p.key_places, round_up(p.keys, 4));
   p.entries = take_bytes(capacity * entry_bytes(dtype));
-  take(p.partials, p.long_parts * 16 * lanes);
+  take(p.partials, most_partials(capacity) * 16 * lanes);
   const int64_t dense_rows = int64_t{p.rows} / p.q_len * p.dense.tiles * kDenseTile;
   uint16_t *q = nullptr, *d_out = nullptr;
   take(q, dense_rows * p.head_dim);

@@ -31,7 +31,7 @@ constexpr int kColumnTile = 512;  // keys and entries, counted together, that a 
 constexpr int kLongColumn = 512;  // a key with more entries is summed by blocks of its own
 constexpr int kRowWindow = 1024;  // rows that such a block takes at a time
 // Of kernels whose blocks loop, as only the device knows the number of entries.
-constexpr int kMostBlocks = 4096;
+constexpr int kMostBlocks = 4096, kMostLongBlocks = 1024;  // the second: for keys with many entries
 
 // Of a StoredEntry (entry.cuh).
 constexpr int64_t entry_bytes(Dtype dtype) {
@@ -46,8 +46,22 @@ struct alignas(16) RowSlot {
 };
 
 struct Counters {
-  uint32_t long_rows, long_columns;
+  uint32_t long_rows, long_columns, column_parts, partials;
 };
+
+// A key with more than kLongColumn entries, whose rows are cut into parts (RowParts of long_columns.cuh).
+struct LongColumn {
+  uint32_t key, first_part, parts, first_partial;  // first_partial: where parts > 1
+};
+// The partial sums of all such keys that have several parts. Such a key has n >= 2 * kRowWindow entries, and
+// a part at least four fifths of kRowWindow entries of n in the mean, or two thirds and whole windows: at
+// most 2 n / kRowWindow parts.
+constexpr int64_t most_partials(int64_t capacity) {
+  return 2 * capacity / kRowWindow + 1;
+}
+constexpr int64_t most_column_parts(int64_t capacity) {
+  return most_partials(capacity) + capacity / kLongColumn;
+}
 
 struct BackwardProblem {
   const void *q = nullptr, *k = nullptr, *v = nullptr, *d_out = nullptr;
@@ -64,23 +78,24 @@ struct BackwardProblem {
   int64_t row_tiles = 1;
   uint32_t rows = 1, keys = 1;    // over batch and heads
   uint32_t rows_a_key = 1;        // rows that may attend to a key: group * q_len
-  uint32_t long_parts = 1;        // room for partial sums, over all keys with many entries
+  uint32_t long_parts = 1;        // of a key with many entries, at most
   int p_bits = 31, ds_bits = 32;  // of an entry of 8 bytes; the row takes the others
   float scale = 1;
   Dense dense{};
 
   // Workspace.
-  RowSlot* row_slots = nullptr;      // [row_tiles, kRowTile]
-  float* row_alphas = nullptr;       // [rows]: dL/dalpha
-  uint32_t* long_rows = nullptr;     // [capacity / kLongRow + 1], in any order
-  uint32_t* long_columns = nullptr;  // [capacity / kLongColumn + 1]: keys, in any order
-  Counters* counters = nullptr;      // [1]
-  uint32_t* key_blocks = nullptr;    // [blocks of keys + 1]: entries before each; last, all
+  RowSlot* row_slots = nullptr;        // [row_tiles, kRowTile]
+  float* row_alphas = nullptr;         // [rows]: dL/dalpha
+  uint32_t* long_rows = nullptr;       // [capacity / kLongRow + 1], in any order
+  LongColumn* long_columns = nullptr;  // [capacity / kLongColumn + 1], in any order
+  uint32_t* column_parts = nullptr;    // [most_column_parts(capacity)]: of which long column each is
+  Counters* counters = nullptr;        // [1]
+  uint32_t* key_blocks = nullptr;      // [blocks of keys + 1]: entries before each; last, all
   // [keys]: first, how many entries the key has; then the end of its range, relative to its key_blocks. Each
   // entry that arrives lowers it by 1 (take_place), so after the row pass it is the range's begin.
   uint32_t* key_places = nullptr;
   void* entries = nullptr;    // [capacity], key after key
-  float* partials = nullptr;  // [long_parts, 16, lanes of a group]
+  float* partials = nullptr;  // [most_partials(capacity), 16, lanes of a group]
 
   // What modifies scores and probabilities (row_gradient.cuh).
   const float* tau = nullptr;  // [rows], where scores are capped or there are sinks

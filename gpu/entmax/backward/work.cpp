@@ -14,7 +14,8 @@ namespace splash::gpu::entmax {
 namespace {
 
 using backward::kColumnTile, backward::kDenseTile, backward::kKeyBlock, backward::kLongColumn,
-    backward::kLongRow, backward::kMostBlocks, backward::kRowTile, backward::RowSlot;
+    backward::kLongRow, backward::kMostBlocks, backward::kMostLongBlocks, backward::kRowTile,
+    backward::RowSlot;
 
 constexpr int64_t kPlaceThreads = 256, kCountThreads = 1024, kCountKeys = 16384, kCountRows = 65535,
                   kRowThreads = 128, kLongRowThreads = 256, kColumnThreads = 128, kScanThreads = 1024,
@@ -99,10 +100,10 @@ void add_columns(const BackwardSizes& s, std::vector<BackwardKernel>& kernels) {
                               std::min<int64_t>((s.capacity + s.keys) / kColumnTile + 1, kMostBlocks),
                               kColumnThreads, 4 * entries * d, asked, written + touched));
   if (s.capacity <= kLongColumn) return;
-  const int64_t parts = std::clamp<int64_t>(s.capacity / kLongColumn, 1, Tuning{}.long_parts);
+  const int64_t parts = std::min<int64_t>(backward::most_column_parts(s.capacity), kMostLongBlocks),
+                columns = std::min<int64_t>(s.capacity / kLongColumn, kMostLongBlocks);
   kernels.push_back(kernel_of("sum_long_columns", parts, kColumnThreads));
-  kernels.push_back(
-      kernel_of("finish_long_columns", parts / 2 * s.lanes / kColumnThreads + 1, kColumnThreads));
+  kernels.push_back(kernel_of("finish_long_columns", columns, kColumnThreads));
 }
 
 BackwardKernel dense_kernel(const char* name, int64_t heads, int64_t length, const DeviceInfo& device) {
