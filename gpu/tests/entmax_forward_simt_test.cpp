@@ -243,6 +243,29 @@ TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the lar
   }
 }
 
+TEST_CASE("entmax/0-one-pass on the CPU: a warp that needs a slot waits until it has one") {
+  constexpr int kSlots = 5;
+  for (uint64_t order = test_seed(); order < test_seed() + 20; ++order) {
+    std::vector<uint32_t> taken(kSlots, 0);
+    const entmax::SpillSlots slots{.taken = taken.data(), .count = kSlots};
+    std::vector<int> found(32, -1);
+    simt::run(1, 64, order, [&] {
+      if (threadIdx.x < 32) {
+        for (int i = 0; i < kSlots; ++i) entmax::hopper::take_slot(slots);
+      }
+      simt::exchange(simt::Scope::block, "all slots are taken", 0);
+      if (threadIdx.x < 32) {
+        for (int i = 0; i < 100; ++i) simt::exchange(simt::Scope::warp, "works", i);
+        entmax::hopper::give_slot_back(slots, 3);
+      } else {
+        found[threadIdx.x % 32] = entmax::hopper::take_slot(slots);
+      }
+    });
+    CHECK(found == std::vector<int>(32, 3));
+    CHECK(taken == std::vector<uint32_t>(kSlots, 1));
+  }
+}
+
 TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
   // broad: times a query: its support outgrows shared memory.
   for (const auto& [window, broad] : {std::pair{0, 0.11}, {1900, 0.1}}) {

@@ -179,7 +179,10 @@ void run(Index blocks, int threads, uint64_t order, const std::function<void()>&
   for (const unsigned i : cluster_turn) {
     machine.first_block = {i % clusters * cluster.blocks, i / clusters};
     prepare(static_cast<size_t>(threads), cluster);
-    int idle = 0;  // turns without progress; threads that waited may continue in the next one
+    // Turns without progress: threads that waited may continue in the next one, and one that asks for
+    // something again and again (atomicOr) may get it after some.
+    constexpr int kMostIdle = 500;
+    int idle = 0;
     // `late` is a warp that is held back until the others cannot continue without it.
     const auto warps = static_cast<unsigned>(turn.size() / 32);
     std::optional<unsigned> late;
@@ -200,7 +203,7 @@ void run(Index blocks, int threads, uint64_t order, const std::function<void()>&
         idle = 0;
       } else if (late) {
         late.reset();
-      } else if (++idle > 2) {
+      } else if (++idle > kMostIdle) {
         fail("waits for threads that have ended or wait elsewhere");
       }
     }

@@ -291,6 +291,7 @@ T atomicSub(T* from, T x) {
   return before;
 }
 inline unsigned atomicOr(unsigned* to, unsigned x) {
+  splash::gpu::simt::pause();  // a thread may try until another lets it
   const unsigned before = *to;
   *to |= x;
   return before;

@@ -120,3 +120,15 @@ def test_a_compiled_call_is_told_the_same_sizes(problem):
         compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
         for mine, reference in zip(torch.autograd.grad(compiled(q, k, v).square().sum(), (q, k, v)), expected):
             assert torch.equal(mine, reference)
+
+
+def test_every_run_gives_the_same_bits_where_most_warps_hold_a_slot():
+    """Supports are broad, so lists of nearly all warps go on in the workspace, and those of the sparse rows stay when others outgrow it."""
+    random = torch.Generator(GPU).manual_seed(7)
+    q, k, v = (torch.randn(1, 9, 32768, 64, device=GPU, generator=random) for _ in range(3))
+    q *= 0.5
+    q[:, :, ::37] *= 5
+    q, k, v = (x.bfloat16() for x in (q, k, v))
+    first, *others = (splash_attention(q, k, v, causal=True, return_aux=True) for _ in range(40))
+    differing = [not (torch.equal(out, first[0]) and torch.equal(aux.tau, first[1].tau)) for out, aux in others]
+    assert sum(differing) == 0

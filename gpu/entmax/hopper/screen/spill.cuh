@@ -7,18 +7,18 @@
 
 namespace splash::gpu::entmax::hopper {
 
-// Takes a slot that no warp holds. -1: there is none. By the whole warp.
+// Takes a slot that no warp holds. There always is one, for there are as many as warps that can be resident.
+// But others take and leave slots meanwhile, so a warp that asks each of them once may find none. By the
+// whole warp.
 __device__ __forceinline__ int take_slot(const SpillSlots& slots) {
-  int slot = -1;
+  unsigned slot = 0;
   if (threadIdx.x % 32 == 0) {
-    const unsigned start = blockIdx.x * 8 + threadIdx.x / 32;
-    for (int i = 0; i < slots.count && slot < 0; ++i) {
-      const int at = static_cast<int>((start + i) % slots.count);
-      if (atomicOr(slots.taken + at, 1u) == 0) slot = at;
-    }
+    const auto count = static_cast<unsigned>(slots.count);
+    slot = (blockIdx.x * 8 + threadIdx.x / 32) % count;
+    while (atomicOr(slots.taken + slot, 1u) != 0) slot = (slot + 1) % count;
     __threadfence();  // the writes of who held it came before
   }
-  return __shfl_sync(kWarp, slot, 0);
+  return __shfl_sync(kWarp, static_cast<int>(slot), 0);
 }
 // By the whole warp, when it has read what it wrote.
 __device__ __forceinline__ void give_slot_back(const SpillSlots& slots, int slot) {
@@ -41,7 +41,7 @@ __device__ __noinline__ void spill_columns(const SpillSlots& slots, const Head& 
   int slot = lists.slot;
   if (slot < 0) slot = take_slot(slots);
   const int before = lists.spilled[lane], after = before + Lists::kPairs - tiles;
-  const unsigned lacking = __ballot_sync(kWarp, slot < 0 || after > slots.pairs_per_lane);
+  const unsigned lacking = __ballot_sync(kWarp, after > slots.pairs_per_lane);
   if ((lacking >> 4 * quad & 0xF) != 0) {
     if (lane % 4 < 2) defer_row(lists, head, row_of(lane % 4));
     lists.spilled[lane] = lists.counts[lane] = 0;
