@@ -57,6 +57,11 @@ def test_an_import_is_found_wherever_it_stands() -> None:
     assert imported(source) == {"a", "c", "g", "i"}
 
 
+def test_the_library_has_no_context_variables() -> None:
+    """torch.compile of PyTorch 2.11 traces none, so that it would break graphs of models; and threads of autograd have contexts of their own."""
+    assert [module for module in sorted(LIBRARY.rglob("*.py")) if "contextvars" in imported(module.read_text())] == []
+
+
 def test_no_file_has_a_name_that_windows_reserves() -> None:
     files = [path for folder in (LIBRARY, LABORATORY) for path in folder.rglob("*")]
     assert [path for path in files if RESERVED.fullmatch(path.name.partition(".")[0])] == []

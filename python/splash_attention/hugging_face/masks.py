@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from contextvars import ContextVar
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
@@ -18,18 +17,19 @@ _ANOTHER_MASK = (
     "config.splash_any_mask to True before you compile, or do not compile"
 )
 
-_whole: ContextVar[bool] = ContextVar("whole_sequences", default=False)
+# Not a context variable: Dynamo of PyTorch 2.11 traces none, and threads of autograd have contexts of their own.
+_whole: list[None] = []
 
 
 @contextlib.contextmanager
 def whole_sequences() -> Iterator[None]:
     """Inside, a batch is of whole sequences, neither packed nor padded: for who captures a CUDA graph. There transformers cannot look
     whether they are packed, and takes them for it."""
-    token = _whole.set(True)
+    _whole.append(None)
     try:
         yield
     finally:
-        _whole.reset(token)
+        _whole.pop()
 
 
 def key_positions(
@@ -54,7 +54,7 @@ def key_positions(
     context_parallel for padding and masks of one's own.
     """
     window, config = others.get("local_size"), others.get("config")
-    if context.active() or _whole.get():
+    if context.active() or _whole:
         return _of_whole_sequences(q_length, kv_length, window, config, attention_mask, device, others)
     compiling = torch.compiler.is_compiling()
     # As few tokens as a step of decoding has wait for nothing.
