@@ -48,8 +48,18 @@ def test_it_is_the_cpus(name, dtype):
     both(call, [2 * torch.randn(shapes[0]), *map(torch.randn, shapes[1:])], dtype)
 
 
+def sides_are_clear(q, k, v, alpha):
+    """Whether float32 tells which scores exceed tau. The closer alpha is to 2, the more a gradient jumps where one does."""
+    tau = splash_attention(q.double(), k.double(), v.double(), alpha=alpha.double(), causal=True, return_aux=True)[1].tau
+    z = (q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], 1).mT) * q.shape[-1] ** -0.5 * (alpha - 1)[..., None, None]
+    return bool(((z - tau[..., None]).abs()[alpha > 1.7] > 1e-5).all())
+
+
 def test_one_alpha_of_each_batch_entry_and_head():
-    tensors = [2 * torch.randn(3, 4, 130, 64), torch.randn(3, 2, 130, 64), torch.randn(3, 2, 130, 64), 1.2 + 0.8 * torch.rand(3, 4)]
+    while True:
+        tensors = [2 * torch.randn(3, 4, 130, 64), torch.randn(3, 2, 130, 64), torch.randn(3, 2, 130, 64), 1.2 + 0.8 * torch.rand(3, 4)]
+        if sides_are_clear(*tensors):
+            break
     both(lambda q, k, v, alpha: splash_attention(q, k, v, alpha=alpha, causal=True), tensors, torch.float32)
 
 
