@@ -17,6 +17,7 @@ from splash_attention.distributed import context
 from splash_attention.functional import splash_attention
 from splash_attention.hugging_face.cache import Step
 from splash_attention.hugging_face.masks import is_packed, is_positions, is_window, lengths_of, seen_keys, tables_of
+from splash_attention.hugging_face.scaled import scaled_queries
 
 try:  # some models do not pass output_attentions on: transformers collects what they ask for here
     from transformers.utils.output_capturing import _active_collector as _collector
@@ -216,7 +217,7 @@ def _of_heads(query: Tensor, factor: Any, scaling: float | None, k_keep: Any) ->
         factors = given.reshape(-1)
         if factors.numel() not in (1, query.shape[1]):
             raise ValueError(f"factor has {factors.numel()} entries; allowed: 1, or {query.shape[1]} (one a query head)")
-        query = (query * factors[:, None, None]).to(query.dtype)
+        query = scaled_queries(query, factors)
     if isinstance(k_keep, (list, tuple)):
         if len(k_keep) != query.shape[1]:
             raise ValueError(f"k_keep has {len(k_keep)} entries; allowed: 1, or {query.shape[1]} (one a query head)")
