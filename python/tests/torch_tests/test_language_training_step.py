@@ -1,0 +1,77 @@
+"""The command that times a training step, in its quick form on a small random Llama."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from tiny_llama import llama, one_thread, torch, windows, write_gguf  # noqa: F401
+
+pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
+from splash_attention import _core  # noqa: E402
+from splash_attention.language import training_step  # noqa: E402
+from splash_attention.language.command_line import main  # noqa: E402
+from splash_attention.language.conversion import prepare  # noqa: E402
+from splash_attention.language.plan import Plan  # noqa: E402
+from splash_attention.language.training import loss_of  # noqa: E402
+from splash_attention.language.training_step import Arm, shared_out, stretch  # noqa: E402
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() and _core.has_cuda else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_quick_form(tmp_path, monkeypatch, capsys, device):
+    monkeypatch.setenv("SPLASH_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "tiny.gguf", llama(head_dim=64))
+    (tmp_path / "texts").mkdir()
+    for at in range(99):
+        (tmp_path / "texts" / f"{at}.txt").write_text(f"the document of the number {at}\n" * 4)
+    prepare(llama(head_dim=64), Plan.parse("rank=4,k_keep=8,alpha=1.8")).save(tmp_path / "made.safetensors")
+    out, made = tmp_path / "step.json", str(tmp_path / "made.safetensors")
+    words = ["training-step", str(tmp_path / "tiny.gguf"), "--text", str(tmp_path / "texts"), "--device", device, "--out", str(out), "--quick"]
+    assert main([*words, "--windows", "2x40", "1x160", "--arms", "kind=softmax,schedule=fixed", "schedule=fixed", f"{made},k_keep=0"]) == 0
+    assert "| 1 × 160 | made.safetensors,k_keep=0 |" in capsys.readouterr().out
+    held = json.loads(out.read_text())
+    assert held["arms"]["schedule=fixed"]["plan"]["kind"] == "entmax" and held["arms"]["schedule=fixed"]["adapter_sha256"] is None
+    of_file = held["arms"]["made.safetensors,k_keep=0"]
+    assert of_file["plan"]["k_keep"] == 0 and of_file["adapter_sha256"] == hashlib.sha256((tmp_path / "made.safetensors").read_bytes()).hexdigest()
+    assert [(one["batch"], one["length"], one["times_the_context"]) for one in held["measured"]] == [(2, 40, 1.0)] * 3 + [(1, 160, 1.25)] * 3
+    for one in held["measured"]:
+        assert 0 < one["step"]["p10"] <= one["step"]["median"] <= one["step"]["p90"] and 0 < one["loss"] < 10
+        if device == "cuda":
+            assert one["work"]["attention"] > 0 and one["work"]["attention's gradients"] > 0 and one["memory"] > 0
+            assert sum(one["work"].values()) <= 1.5 * one["step"]["p90"]
+    softmax, fixed, adapter = (one["loss"] for one in held["measured"][:3])
+    assert len({softmax, fixed, adapter}) == 3
+    for wrong, said in ((["--windows", "8192"], "windows '8192' are not NxTOKENS"), (["--arms", "kind=hardmax"], 'kind is "hardmax"'), (["--arms", f"{made},rank=2"], "rank")):
+        assert main([*words, *wrong]) == 2
+        assert said.replace('"hardmax"', "'hardmax'") in capsys.readouterr().err
+
+
+def test_an_arm_is_measured_in_a_copy_of_the_model():
+    model, ids = llama(), windows(2, 40)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    one = training_step.measure(model, Arm.parse("schedule=fixed,rank=4"), ids, steps=1, said=lambda line: None)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    prepare(model, Plan.parse("schedule=fixed,rank=4"))
+    assert one["loss"] == loss_of(model.train(), ids).item()
+
+
+def test_stretched_positions_turn_the_slowest_dimension_as_far_as_before():
+    model = llama()
+    rotary = model.model.rotary_emb
+    before = rotary.inv_freq.clone()
+    assert stretch(model, 128) == 1.0 and torch.equal(rotary.inv_freq, before)
+    assert stretch(model, 512) == 4.0
+    torch.testing.assert_close(rotary.inv_freq[[0, -1]], torch.stack([before[0], before[-1] / 4]))
+    assert (rotary.inv_freq[1:-1] < before[1:-1]).all() and (4 * rotary.inv_freq[1:-1] > before[1:-1]).all()
+
+
+def test_a_moment_counts_once_for_the_kernel_that_began_first():
+    ours, theirs = "void splash::gpu::entmax::hopper::forward_kernel<>", "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma"
+    work = shared_out([(3000, 5000, "nvjet_sm90"), (0, 2000, ours), (1000, 4000, theirs), (7000, 8000, "vectorized_elementwise_kernel")])
+    assert work == {"attention": 2.0, "attention's gradients": 2.0, "matrix products": 1.0, "other kernels": 1.0}
+    names = ("splash::gpu::entmax::backward::dense_keys", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma")
+    assert [next(kind for kind, ms in shared_out([(0, 1000, name)]).items() if ms) for name in names] == ["attention's gradients", "attention"]
