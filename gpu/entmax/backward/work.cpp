@@ -1,5 +1,5 @@
-// Repeats the grids that places.cu, rows.cu, long_rows.cu, columns.cu and dense.cpp launch, and counts their
-// work.
+// Repeats the grids that places.cu, rows.cu, long_rows.cu, columns.cu, long_columns.cu and dense.cpp launch,
+// and counts their work.
 
 #include "gpu/entmax/backward/work.h"
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tiny_llama import llama, one_thread, torch, write_gguf  # noqa: F401
+from tiny_llama import llama, model_and_texts, one_thread, torch  # noqa: F401
 
 pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
 from splash_attention import _core  # noqa: E402
@@ -21,13 +21,8 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() and _core.has_cuda els
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_quick_form(tmp_path, monkeypatch, capsys, device):
-    monkeypatch.setenv("SPLASH_CACHE", str(tmp_path / "cache"))
-    write_gguf(tmp_path / "tiny.gguf", llama(head_dim=64))
-    (tmp_path / "texts").mkdir()
-    for at in range(99):
-        (tmp_path / "texts" / f"{at}.txt").write_text(f"the document of the number {at}\n" * 4)
     out = tmp_path / "step.json"
-    words = ["decode-step", str(tmp_path / "tiny.gguf"), "--text", str(tmp_path / "texts"), "--device", device, "--rows", "1", "--out", str(out)]
+    words = ["decode-step", *model_and_texts(tmp_path, monkeypatch, device), "--rows", "1", "--out", str(out)]
     assert main([*words, "--quick", "--page-size", "16", "--method", "entmax:alpha=1.5,factor=2"]) == 0
     assert "| 2 × 48 | splash |" in capsys.readouterr().out
     held = json.loads(out.read_text())

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tiny_llama import llama, one_thread, torch, windows, write_gguf  # noqa: F401
+from tiny_llama import llama, model_and_texts, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
 from splash_attention import _core  # noqa: E402
@@ -23,14 +23,9 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() and _core.has_cuda els
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_quick_form(tmp_path, monkeypatch, capsys, device):
-    monkeypatch.setenv("SPLASH_CACHE", str(tmp_path / "cache"))
-    write_gguf(tmp_path / "tiny.gguf", llama(head_dim=64))
-    (tmp_path / "texts").mkdir()
-    for at in range(99):
-        (tmp_path / "texts" / f"{at}.txt").write_text(f"the document of the number {at}\n" * 4)
     prepare(llama(head_dim=64), Plan.parse("rank=4,k_keep=8,alpha=1.8")).save(tmp_path / "made.safetensors")
     out, made = tmp_path / "step.json", str(tmp_path / "made.safetensors")
-    words = ["training-step", str(tmp_path / "tiny.gguf"), "--text", str(tmp_path / "texts"), "--device", device, "--out", str(out), "--quick"]
+    words = ["training-step", *model_and_texts(tmp_path, monkeypatch, device), "--out", str(out), "--quick"]
     assert main([*words, "--windows", "2x40", "1x160", "--arms", "kind=softmax,schedule=fixed", "schedule=fixed", f"{made},k_keep=0"]) == 0
     assert "| 1 × 160 | made.safetensors,k_keep=0 |" in capsys.readouterr().out
     held = json.loads(out.read_text())
