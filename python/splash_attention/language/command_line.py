@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_windows(one, "held_out", 1024, 4)
     _add_methods(one)
     one.add_argument("--looked-at", type=int, default=2, metavar="N", help="windows of which supports are counted (2)")
+    _add_stretch(one)
     one.add_argument("--out", type=Path, help="a *.json with every window, layer and head")
     one.set_defaults(run=_perplexity)
 
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--form", help="chat or raw (chat where the tokenizer has a template)")
     one.add_argument("--seed", type=int, default=1, help="of the prompts (1)")
     one.add_argument("--batch", type=int, default=1, metavar="N", help="prompts that the model reads together (1)")
+    _add_stretch(one)
     one.add_argument("--out", type=Path, help="a *.json with every prompt, written as answers come")
     one.add_argument("--resume", action="store_true", help="go on with what --out holds: of a run that was stopped, or of fewer prompts or methods")
     one.set_defaults(run=_retrieval)
@@ -172,6 +175,17 @@ def _add_windows(one: argparse.ArgumentParser, part: str, length: int, count: in
     _add_place(one)
 
 
+def _add_stretch(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--stretch", action="store_true", help="beyond its context let the model read by rotary positions that turn more slowly (NTK-aware)")
+
+
+def _at_length(options: argparse.Namespace, model: Any, length: int) -> Any:
+    """Where the model reads so many tokens."""
+    from splash_attention.language.models import stretched
+
+    return stretched(model, length) if options.stretch else nullcontext()
+
+
 def _add_methods(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--methods", nargs="+", default=[], metavar="METHOD",
@@ -249,12 +263,16 @@ def _perplexity(options: argparse.Namespace) -> int:
     _check_methods(options)
     model, _, texts, about = _load_texts(options)
     windows, about = _windows(options, texts, about)
+    if options.stretch:
+        about["windows"]["stretched"] = True
     made = _maker(options, model, texts, about, options.window)
-    methods = [made(text, options.window) for text in options.methods]
-    measured, baseline = compare(model, windows, methods, looked_at=options.looked_at, said=_say)
+    with _at_length(options, model, options.window):
+        methods = [made(text, options.window) for text in options.methods]
+        measured, baseline = compare(model, windows, methods, looked_at=options.looked_at, said=_say)
     for path in options.converted:
         model, method = _converted(options, path)
-        measured.append(perplexity(model, windows, method, looked_at=options.looked_at))
+        with _at_length(options, model, options.window):
+            measured.append(perplexity(model, windows, method, looked_at=options.looked_at))
     print(table(measured, baseline))
     if options.out:
         _write(options.out, report(measured, baseline, about))
@@ -401,24 +419,29 @@ def _retrieval(options: argparse.Namespace) -> int:
         "part": options.part, "depths": options.depths or list(DEPTHS), "choices": options.choices, "seed": options.seed,
         "form": options.form or ("chat" if tokenizer.chat_template else "raw"), "context": context,
     }  # fmt: skip
+    if options.stretch:
+        how["stretched"] = True
     shape = {name: how[name] for name in ("depths", "choices", "form", "seed")}
     prompts = {length: plant(tokenizer, tokens, length, options.prompts, **shape) for length in lengths}
     record = Record(options.out, {**about, "runs": [_run(options, about["device"])], "prompts": how}, resume=options.resume)
     beyond = [length for length in lengths if length > context]
     if beyond:
-        _say(f"{', '.join(map(str, beyond))} tokens are beyond the model's context of {context}: it was not trained on such positions")
+        why = "its positions are stretched" if options.stretch else "it was not trained on such positions"
+        _say(f"{', '.join(map(str, beyond))} tokens are beyond the model's context of {context}: {why}")
     measured, made = [], _maker(options, model, texts, about, max(lengths))
 
     def ask(model: Any, methods: dict[int, Method]) -> None:
         for length, method in methods.items():
             answers = record.answers(method, length)
             _say(f"{method.title}, {length} tokens" + (f", {len(answers)} prompts are there" if answers else ""))
-            measured.append(retrieve(model, prompts[length], method, batch=options.batch, answers=answers, said=record.keep))
+            with _at_length(options, model, length):
+                measured.append(retrieve(model, prompts[length], method, batch=options.batch, answers=answers, said=record.keep))
             record.keep(measured[-1])
 
     ask(model, dict.fromkeys(lengths, Method()))
     for text in options.methods:
-        of_lengths = {length: made(text, length) for length in lengths}
+        with _at_length(options, model, max(lengths)):  # as long are the windows that methods are made on
+            of_lengths = {length: made(text, length) for length in lengths}
         if of_lengths[lengths[0]] != Method():
             ask(model, of_lengths)
     for path in options.converted:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,3 +107,24 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     if name not in allowed:
         raise ValueError(f"dtype is {name!r}; allowed are {', '.join(allowed)}")
     return allowed[name]
+
+
+@contextmanager
+def stretched(model: torch.nn.Module, length: int) -> Iterator[float]:
+    """Inside, the model can read `length` tokens where that is more than its context, without training and less well than texts that fit:
+    the base of its rotary positions grows until the slowest of their dimensions turns as far over `length` tokens as over the context
+    (NTK-aware scaling). Gives by how much the length exceeds the context, 1 where it does not. Raises ValueError for a model without
+    rotary positions."""
+    beyond = max(1.0, length / model.config.max_position_embeddings)
+    rotary = [module.inv_freq for module in model.modules() if isinstance(getattr(module, "inv_freq", None), torch.Tensor)]
+    if beyond > 1 and not rotary:
+        raise ValueError(f"{length} tokens are more than the model's context of {model.config.max_position_embeddings}, and it has no rotary positions")
+    before = [frequencies.clone() for frequencies in rotary]
+    for frequencies in rotary if beyond > 1 else ():
+        pairs = len(frequencies)
+        frequencies.mul_(beyond ** -(torch.arange(pairs, device=frequencies.device) / max(1, pairs - 1)))
+    try:
+        yield beyond
+    finally:
+        for frequencies, those in zip(rotary, before):
+            frequencies.copy_(those)

@@ -150,4 +150,5 @@ def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
         "text": [text.get("sha256"), text.get("tokenizer_sha256"), text.get("tokens", {}).get(part)],
         "versions of packages": about["versions"],
         "kind of prompts": {name: about["prompts"][name] for name in ("part", "depths", "choices", "seed", "form")},
+        "stretching of positions": about["prompts"].get("stretched", False),
     }

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from splash_attention.language.captured_step import CapturedStep
 from splash_attention.language.conversion import plan_of, prepare
 from splash_attention.language.model_file import sha256_of
+from splash_attention.language.models import stretched
 from splash_attention.language.named_values import read_named_values
 from splash_attention.language.plan import Plan
 from splash_attention.language.training import loss_of
@@ -61,59 +62,45 @@ class Arm:
         return {"plan": asdict(self.plan), "adapter_sha256": sha256_of(self.adapter) if self.adapter else None}
 
 
-def stretch(model: nn.Module, length: int) -> float:
-    """Lets a model read `length` tokens where that is more than its context, without training: the base of its rotary positions grows
-    until the slowest of their dimensions turns as far over `length` tokens as it did over the context (NTK-aware scaling). Returns by
-    how much the length exceeds the context, 1 where it does not. Raises ValueError for a model without rotary positions."""
-    beyond = length / model.config.max_position_embeddings
-    if beyond <= 1:
-        return 1.0
-    rotary = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
-    if not rotary:
-        raise ValueError(f"{length} tokens are more than the model's context of {model.config.max_position_embeddings}, and it has no rotary positions")
-    for module in rotary:
-        pairs = len(module.inv_freq)
-        module.inv_freq.mul_(beyond ** -(torch.arange(pairs, device=module.inv_freq.device) / (pairs - 1)))
-    return beyond
-
-
 def measure(model: Any, arm: Arm, ids: Tensor, *, steps: int = 9, said: Callable[[str], None] = print) -> dict[str, Any]:
     """Of one arm, in a copy of the model. ids: [batch, length], on the model's device. Times in ms; memory in GiB, and None on a CPU."""
-    batch, length = ids.shape
-    on_gpu = ids.device.type == "cuda"
     held = copy.deepcopy(model)
-    beyond = stretch(held, length)
-    converted = prepare(held, arm.plan)
+    with stretched(held, ids.shape[1]) as beyond:
+        told = {"arm": arm.name, "batch": ids.shape[0], "length": ids.shape[1], "times_the_context": beyond, "unit": "ms"}
+        told |= _measured(held, arm, ids, steps)
+    del held
+    if ids.device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(ids.device)
+    said(f"{ids.shape[0]} x {ids.shape[1]}, {arm.name}: {told['step']['median']:.1f} ms, loss {told['loss']:.4f}")
+    return told
+
+
+def _measured(model: Any, arm: Arm, ids: Tensor, steps: int) -> dict[str, Any]:
+    converted = prepare(model, arm.plan)
     if arm.adapter:
         converted.load(arm.adapter)
-    held.train()
-    parameters = [parameter for parameter in held.parameters() if parameter.requires_grad]
+    model.train()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def step() -> float:
         for parameter in parameters:
             parameter.grad = None
-        loss = loss_of(held, ids)
+        loss = loss_of(model, ids)
         loss.backward()
         return loss.item()
 
     for _ in range(_WARM):
         loss = step()
-    told = {"arm": arm.name, "batch": batch, "length": length, "times_the_context": beyond, "loss": loss, "unit": "ms"}
+    on_gpu = ids.device.type == "cuda"
     launched = _times(step, steps, on_gpu)
     if not on_gpu:
-        told |= {"step": launched, "launched_one_by_one": None, "work": None, "memory": None}
-    else:
-        captured = CapturedStep(lambda windows: loss_of(held, windows), parameters, ids)
-        replayed = _times(lambda: captured(ids), steps, on_gpu)
-        memory = torch.cuda.max_memory_reserved(ids.device) / 2**30
-        told |= {"step": replayed, "launched_one_by_one": launched, "work": _work_of(lambda: captured(ids)), "memory": memory}
-        del captured
-    del held, converted, parameters, step
-    if on_gpu:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(ids.device)
-    said(f"{batch} x {length}, {arm.name}: {told['step']['median']:.1f} ms, loss {loss:.4f}")
-    return told
+        return {"loss": loss, "step": launched, "launched_one_by_one": None, "work": None, "memory": None}
+    captured = CapturedStep(lambda windows: loss_of(model, windows), parameters, ids)
+    replayed = _times(lambda: captured(ids), steps, on_gpu)
+    memory = torch.cuda.max_memory_reserved(ids.device) / 2**30
+    work = _work_of(lambda: captured(ids))
+    return {"loss": loss, "step": replayed, "launched_one_by_one": launched, "work": work, "memory": memory}
 
 
 def table(measured: list[dict[str, Any]]) -> str:

@@ -137,5 +137,14 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     assert held["text"]["sources"] == [{"source": "texts", "documents": 99, "left_out_as_no_prose": 0}]
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("entmax:alpha=1.5 ") for line in lines)
+    found = {}
+    for stretch in ([], ["--stretch"]):
+        words = ["--window", "200", "--windows", "1", "--device", "cpu", *asked, *stretch, "--out", str(tmp_path / "long.json")]
+        assert main(["perplexity", model, *text, *words]) == 0
+        long = json.loads((tmp_path / "long.json").read_text())
+        assert long["windows"].get("stretched", False) == bool(stretch)
+        found[bool(stretch)] = [one["perplexity"] for one in long["methods"]]
+    assert all(a != b for a, b in zip(found[False], found[True]))
+    capsys.readouterr()
     assert main(["perplexity", "nothing", *text]) == 2
     assert capsys.readouterr().err.startswith("error: nothing is no file, no folder and no package")

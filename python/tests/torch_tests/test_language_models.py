@@ -12,6 +12,7 @@ pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash 
 pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
 from splash_attention.language import load_model  # noqa: E402
 from splash_attention.language.model_file import sha256_of  # noqa: E402
+from splash_attention.language.models import stretched  # noqa: E402
 
 
 def test_a_gguf_files_logits_are_those_of_its_dequantised_weights(tmp_path):
@@ -68,6 +69,24 @@ def test_the_hash_of_what_is_not_there_is_an_error(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=name):
         sha256_of(tmp_path / name)
 
+
+
+def test_stretched_positions_turn_the_slowest_dimension_as_far_as_the_context_did():
+    model = llama()
+    frequencies = model.model.rotary_emb.inv_freq
+    before, short, long = frequencies.clone(), windows(1, 40), windows(1, 300)
+    expected, beyond = model(short).logits, model(long).logits
+    with stretched(model, 128) as times:
+        assert times == 1.0 and torch.equal(frequencies, before)
+    with stretched(model, 512) as times:
+        assert times == 4.0
+        torch.testing.assert_close(frequencies[[0, -1]], torch.stack([before[0], before[-1] / 4]))
+        assert (frequencies[1:-1] < before[1:-1]).all() and (4 * frequencies[1:-1] > before[1:-1]).all()
+        assert not torch.allclose(model(long).logits, beyond, atol=1e-3)
+    assert torch.equal(frequencies, before) and torch.equal(model(short).logits, expected)
+    del model.model.rotary_emb.inv_freq
+    with pytest.raises(ValueError, match="512 tokens are more than the model's context of 128, and it has no rotary positions"), stretched(model, 512):
+        pass
 
 
 def test_the_real_model_continues_a_sentence():

@@ -158,6 +158,13 @@ def test_the_command_line(tiny, tmp_path, capsys, monkeypatch):
     assert [(one["title"], one["length"]) for one in held["results"]] == [(title, length) for title in titles for length in (260, 300)]
     assert held["prompts"]["form"] == "raw" and held["prompts"]["beyond_context"] == [260, 300]
     assert [one["depth"] for one in held["results"][0]["prompts"]] == [0.2, 0.8, 0.2, 0.8]
+    assert main([*words, "--depths", "0.2", "0.8", "--out", str(tmp_path / "stretched.json"), "--stretch"]) == 0
+    assert "260, 300 tokens are beyond the model's context of 128: its positions are stretched" in capsys.readouterr().err
+    stretched = json.loads((tmp_path / "stretched.json").read_text())
+    assert stretched["prompts"]["stretched"] and "stretched" not in held["prompts"]
+    assert stretched["results"][0]["prompts"] != held["results"][0]["prompts"]
+    again = [*words, "--depths", "0.2", "0.8", "--out", str(tmp_path / "stretched.json"), "--resume"]
+    assert main(again) == 2 and "answers of another stretching of positions" in capsys.readouterr().err
     assert main([*words, "--form", "chat"]) == 2 and "has no chat template" in capsys.readouterr().err
 
 

@@ -16,7 +16,7 @@ from splash_attention.language.command_line import main  # noqa: E402
 from splash_attention.language.conversion import prepare  # noqa: E402
 from splash_attention.language.plan import Plan  # noqa: E402
 from splash_attention.language.training import loss_of  # noqa: E402
-from splash_attention.language.training_step import Arm, shared_out, stretch  # noqa: E402
+from splash_attention.language.training_step import Arm, shared_out  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() and _core.has_cuda else [])]
 
@@ -52,16 +52,6 @@ def test_an_arm_is_measured_in_a_copy_of_the_model():
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
     prepare(model, Plan.parse("schedule=fixed,rank=4"))
     assert one["loss"] == loss_of(model.train(), ids).item()
-
-
-def test_stretched_positions_turn_the_slowest_dimension_as_far_as_before():
-    model = llama()
-    rotary = model.model.rotary_emb
-    before = rotary.inv_freq.clone()
-    assert stretch(model, 128) == 1.0 and torch.equal(rotary.inv_freq, before)
-    assert stretch(model, 512) == 4.0
-    torch.testing.assert_close(rotary.inv_freq[[0, -1]], torch.stack([before[0], before[-1] / 4]))
-    assert (rotary.inv_freq[1:-1] < before[1:-1]).all() and (4 * rotary.inv_freq[1:-1] > before[1:-1]).all()
 
 
 def test_a_moment_counts_once_for_the_kernel_that_began_first():
