@@ -43,11 +43,7 @@ def convert(
     folder = Path(folder)
     if len(tokens) <= plan.length:
         raise ValueError(f"tokens has {len(tokens)} entries; a window of {plan.length} needs more")
-    if plan.rank == 0 and model.dtype != torch.float32:
-        raise ValueError(f"all weights are trained in float32; the model is of {str(model.dtype)[6:]} (an adapter takes any)")
-    if start is None and plan.start:
-        start = Method.read(plan.start)
-    converted = prepare(model, plan, start)
+    converted = prepared(model, plan, start)
     folder.mkdir(parents=True, exist_ok=True)
     finished = folder / ("adapter.safetensors" if plan.rank else "model.safetensors")
     if finished.is_file():
@@ -78,6 +74,15 @@ def convert(
         converted.save(finished)
         run.path.unlink(missing_ok=True)
     return converted
+
+
+def prepared(model: Any, plan: Plan, start: Method | None = None) -> Converted:
+    """prepare, from where the plan starts. Raises ValueError for all weights in another type than float32, too."""
+    if plan.rank == 0 and model.dtype != torch.float32:
+        raise ValueError(f"all weights are trained in float32; the model is of {str(model.dtype)[6:]} (an adapter takes any)")
+    if start is None and plan.start:
+        start = Method.read(plan.start)
+    return prepare(model, plan, start)
 
 
 class _Run:

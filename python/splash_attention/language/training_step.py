@@ -22,12 +22,12 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from splash_attention.language.captured_step import CapturedStep
-from splash_attention.language.conversion import plan_of, prepare
+from splash_attention.language.conversion import plan_of
 from splash_attention.language.model_file import sha256_of
 from splash_attention.language.models import stretched
 from splash_attention.language.named_values import read_named_values
 from splash_attention.language.plan import Plan
-from splash_attention.language.training import loss_of
+from splash_attention.language.training import loss_of, prepared
 
 _WARM = 2  # steps before the first that is timed: kernels learn how much memory supports take
 # What a kernel does, by its name: the first that is found in it.
@@ -77,7 +77,7 @@ def measure(model: Any, arm: Arm, ids: Tensor, *, steps: int = 9, said: Callable
 
 
 def _measured(model: Any, arm: Arm, ids: Tensor, steps: int) -> dict[str, Any]:
-    converted = prepare(model, arm.plan)
+    converted = prepared(model, arm.plan)
     if arm.adapter:
         converted.load(arm.adapter)
     model.train()

@@ -11,7 +11,7 @@ from tiny_llama import llama, model_and_texts, one_thread, torch, windows  # noq
 
 pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
 from splash_attention import _core  # noqa: E402
-from splash_attention.language import training_step  # noqa: E402
+from splash_attention.language import Attention, Method, training_step  # noqa: E402
 from splash_attention.language.command_line import main  # noqa: E402
 from splash_attention.language.conversion import prepare  # noqa: E402
 from splash_attention.language.plan import Plan  # noqa: E402
@@ -52,6 +52,16 @@ def test_an_arm_is_measured_in_a_copy_of_the_model():
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
     prepare(model, Plan.parse("schedule=fixed,rank=4"))
     assert one["loss"] == loss_of(model.train(), ids).item()
+
+
+def test_an_arm_starts_where_its_plan_does_and_all_weights_are_float32(tmp_path):
+    ids, loss = windows(2, 40), {}
+    Method(Attention("entmax", alpha=1.9, factor=3.0)).write(tmp_path / "tuned.json")
+    for plan in ("schedule=fixed,rank=4", f"schedule=fixed,rank=4,start={tmp_path / 'tuned.json'}"):
+        loss[plan] = training_step.measure(llama(), Arm.parse(plan), ids, steps=1, said=lambda line: None)["loss"]
+    assert len(set(loss.values())) == 2
+    with pytest.raises(ValueError, match="all weights are trained in float32; the model is of bfloat16"):
+        training_step.measure(llama().bfloat16(), Arm.parse("schedule=fixed,rank=0"), ids)
 
 
 def test_a_moment_counts_once_for_the_kernel_that_began_first():
