@@ -19,7 +19,7 @@ struct Tuning {
   int portable = 0;         // 1: the portable path, also where Hopper's takes the problem
   int sampled_keys = 4096;  // Hopper: keys of the sampling pass, of up to 16384 (problem.h)
   int heads_together = 0;   // heads whose blocks are neighbours; 0: by keys and group on Hopper, else all
-  int long_parts = 512;     // backward: most partial sums, over all keys with many entries
+  int long_parts = 512;     // backward: into how many parts a key with many entries is cut, at most
 
   bool operator==(const Tuning&) const = default;
 };

@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "core/round.h"
 #include "gpu/entmax/backward/problem.h"
-#include "gpu/entmax/tuning.h"
 
 namespace splash::gpu::entmax {
 namespace {

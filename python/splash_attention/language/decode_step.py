@@ -29,6 +29,7 @@ from splash_attention.decoding import DecodeAux, decode
 from splash_attention.hugging_face import SplashCache, attention_forward
 from splash_attention.hugging_face.cache import as_argument
 from splash_attention.hugging_face.learning import attention_layers
+from splash_attention.language.intervals import spread
 from splash_attention.language.methods import Method
 
 _ROOM = 64  # tokens beside the context
@@ -70,7 +71,7 @@ def measure(
 
         undo = (lambda: None) if cache is None else (lambda: _take_back(cache))
         (times,) = _times([_captured(call, undo, device)], undo, replays, device)
-        steps[name] = _told(times)
+        steps[name] = spread(times)
         said(f"batch {batch}, {name}: {steps[name]['median']:.3f} ms")
 
     nothing = _registered(lambda module, query, key, value, mask, **others: (query.transpose(1, 2).contiguous(), None))
@@ -149,7 +150,7 @@ def _alone(calls: list[Callable[[], Any]], replays: int, device: torch.device) -
     together = lambda: [call() for call in calls]
     (whole,) = _times([_captured(together, lambda: None, device)], lambda: None, replays, device)
     apart = _times([_captured(one, lambda: None, device) for one in calls], lambda: None, replays, device)
-    return {**_told(whole), "of_layers": np.median(apart, 1).tolist()}
+    return {**spread(whole), "of_layers": np.median(apart, 1).tolist()}
 
 
 def _take_back(cache: Any) -> None:
@@ -283,9 +284,3 @@ def _marked(row: list[Any], device: torch.device) -> Iterator[None]:
     yield
     pair[1].record()
     row.append(pair)
-
-
-def _told(times: np.ndarray) -> dict[str, float]:
-    """times: [replays]."""
-    low, median, high = np.quantile(times, [0.1, 0.5, 0.9])
-    return {"median": float(median), "p10": float(low), "p90": float(high)}

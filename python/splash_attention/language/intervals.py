@@ -1,10 +1,13 @@
-"""Intervals of a mean and of a share, and a test of pairs, without SciPy."""
+"""Intervals of a mean and of a share, the spread of times, and a test of pairs, without SciPy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import Any
+
+import numpy as np
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
@@ -16,6 +19,12 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, 
     variance = sum((value - mean) ** 2 for value in values) / (count - 1)
     half = student_quantile((1 + level) / 2, count - 1) * math.sqrt(variance / count)
     return mean, mean - half, mean + half
+
+
+def spread(times: Any) -> dict[str, float]:
+    """Their median, and what a tenth of them are below and above."""
+    low, median, high = np.quantile(times, [0.1, 0.5, 0.9])
+    return {"median": float(median), "p10": float(low), "p90": float(high)}
 
 
 def student_quantile(share: float, degrees: int) -> float:

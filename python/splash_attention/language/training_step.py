@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import DeviceType
@@ -23,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from splash_attention.language.captured_step import CapturedStep
 from splash_attention.language.conversion import plan_of
+from splash_attention.language.intervals import spread
 from splash_attention.language.model_file import sha256_of
 from splash_attention.language.models import stretched
 from splash_attention.language.named_values import read_named_values
@@ -129,8 +129,7 @@ def _times(step: Callable[[], Any], steps: int, on_gpu: bool) -> dict[str, float
         if on_gpu:
             torch.cuda.synchronize()
         times.append(1e3 * (time.perf_counter() - begin))
-    low, median, high = np.quantile(times, [0.1, 0.5, 0.9])
-    return {"median": float(median), "p10": float(low), "p90": float(high)}
+    return spread(times)
 
 
 def _work_of(step: Callable[[], Any]) -> dict[str, float]:

@@ -12,13 +12,12 @@ The table stands between two markers:
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from splash_laboratory.documents.ladder_tables import markdown_table, write_tables
+from splash_laboratory.documents.ladder_tables import markdown_table, open_json, write_tables
 
 MARKER = re.compile(r"(<!-- decode step -->\n).*?(<!-- end of decode step -->)", re.DOTALL)
 HEADINGS = ["sequences", "splash", "SDPA without mask", "transformers", "attention alone: splash, cuDNN", "the rest of the model"]
@@ -42,13 +41,7 @@ def row(one: dict[str, Any]) -> list[str]:
 
 def open_steps(path: str | Path) -> dict[str, Any]:
     """Raises ValueError, one sentence, for a file that decode-step did not write."""
-    try:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
-        for one in report["measured"]:
-            row(one)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no steps of decoding, as `decode-step --out` writes them: {error!r}") from None
-    return report
+    return open_json(path, lambda report: [row(one) for one in report["measured"]], "steps of decoding, as `decode-step --out` writes them")
 
 
 def main(arguments: list[str]) -> int:

@@ -11,9 +11,11 @@ A table stands between two markers; the words of the first choose its cases:
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +136,16 @@ def cells(entries) -> str:
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """With the empty lines around it that Markdown wants between markers."""
     return "\n" + "\n".join([cells(headings), cells("---" for _ in headings), *map(cells, rows)]) + "\n\n"
+
+
+def open_json(path: str | Path, use: Callable[[Any], Any], what: str) -> Any:
+    """What a JSON file holds. Raises ValueError, `path` holds no `what`, where it cannot be read or used."""
+    try:
+        held = json.loads(Path(path).read_text(encoding="utf-8"))
+        use(held)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no {what}: {error!r}") from None
+    return held
 
 
 def write_tables(

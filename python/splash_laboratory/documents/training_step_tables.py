@@ -11,13 +11,12 @@ The table stands between two markers:
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from splash_laboratory.documents.ladder_tables import markdown_table, write_tables
+from splash_laboratory.documents.ladder_tables import markdown_table, open_json, write_tables
 
 MARKER = re.compile(r"(<!-- training step -->\n).*?(<!-- end of training step -->)", re.DOTALL)
 WORK = ("attention", "attention's gradients", "matrix products", "other kernels")
@@ -49,12 +48,7 @@ def _row(one: dict[str, Any], softmax: float | None) -> list[str]:
 
 def open_steps(path: str | Path) -> dict[str, Any]:
     """Raises ValueError, one sentence, for a file that training-step did not write on a GPU."""
-    try:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows(report)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no training steps, as `training-step --out` writes them on a GPU: {error!r}") from None
-    return report
+    return open_json(path, rows, "training steps, as `training-step --out` writes them on a GPU")
 
 
 def main(arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from tiny_llama import llama, one_thread, torch, write_gguf  # noqa: F401
+from tiny_llama import llama, one_thread, torch, write_gguf, write_texts  # noqa: F401
 
 from splash_attention import capture, read_capture, splash_attention
 from splash_attention.language import load_model
@@ -29,9 +29,7 @@ def given(tmp_path, monkeypatch):
     """Words that name a model and a text."""
     monkeypatch.setenv("SPLASH_CACHE", str(tmp_path / "cache"))
     write_gguf(tmp_path / "tiny.gguf", llama())
-    (tmp_path / "texts").mkdir()
-    for at in range(99):
-        (tmp_path / "texts" / f"{at}.txt").write_text(f"the document of the number {at}\n" * 4)
+    write_texts(tmp_path / "texts")
     model = str(tmp_path / "tiny.gguf")
     assert main(["texts", model, "--text", str(tmp_path / "texts"), "--most", "500", "--out", str(tmp_path / "tokens.npz")]) == 0
     return [model, "--text", str(tmp_path / "tokens.npz")]

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tiny_llama import llama, one_thread, torch, windows, write_gguf  # noqa: F401
+from tiny_llama import llama, one_thread, torch, windows, write_gguf, write_texts  # noqa: F401
 
 from splash_attention.language import Attention, Method, compare, measure_curves, perplexity, tune
 from splash_attention.language import measure
@@ -119,9 +119,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setenv("SPLASH_CACHE", str(tmp_path / "cache"))
     write_gguf(tmp_path / "tiny.gguf", llama())
-    (tmp_path / "texts").mkdir()
-    for at in range(99):
-        (tmp_path / "texts" / f"{at}.txt").write_text(f"the document of the number {at}\n" * 4)
+    write_texts(tmp_path / "texts")
     model, sized = str(tmp_path / "tiny.gguf"), ["--window", "40", "--windows", "2", "--device", "cpu"]
     assert main(["texts", model, "--text", str(tmp_path / "texts"), "--most", "500", "--out", str(tmp_path / "tokens.npz")]) == 0
     text = ["--text", str(tmp_path / "tokens.npz")]

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from tiny_llama import WORDS, llama, one_thread, torch, write_gguf  # noqa: F401
+from tiny_llama import WORDS, llama, one_thread, torch, write_gguf, write_texts  # noqa: F401
 
 pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
@@ -142,9 +142,7 @@ def test_the_command_line(tiny, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setenv("SPLASH_CACHE", str(tmp_path / "cache"))
     path, _, tokens = tiny
-    (tmp_path / "texts").mkdir()
-    for at in range(99):
-        (tmp_path / "texts" / f"{at}.txt").write_text(f"the document of the number {at}\n" * 4)
+    write_texts(tmp_path / "texts")
     convert(load_model(path).model, torch.from_numpy(tokens.astype("int64")), Plan(steps=1, batch=1, length=32, rank=2), tmp_path / "run")
     capsys.readouterr()
     words = ["retrieval", str(path), "--text", str(tmp_path / "texts"), "--device", "cpu", "--prompts", "4", "--window", "300", "260"]

@@ -97,11 +97,16 @@ def write_gguf(path, model, architecture="llama"):
     return kept
 
 
+def write_texts(folder):
+    """Documents, as a command's --text takes them."""
+    folder.mkdir()
+    for at in range(99):
+        (folder / f"{at}.txt").write_text(f"the document of the number {at}\n" * 4)
+
+
 def model_and_texts(folder, monkeypatch, device):
     """A small model and texts in a folder, as words for a command of splash_attention.language."""
     monkeypatch.setenv("SPLASH_CACHE", str(folder / "cache"))
     write_gguf(folder / "tiny.gguf", llama(head_dim=64))
-    (folder / "texts").mkdir()
-    for at in range(99):
-        (folder / "texts" / f"{at}.txt").write_text(f"the document of the number {at}\n" * 4)
+    write_texts(folder / "texts")
     return [str(folder / "tiny.gguf"), "--text", str(folder / "texts"), "--device", device]
