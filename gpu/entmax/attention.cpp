@@ -71,7 +71,7 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
   support_ = {.used = static_cast<unsigned long long*>(used_.data()),
               .offsets = static_cast<int64_t*>(offsets_.data()),
               .counts = static_cast<int32_t*>(counts_.data())};
-  leaves_broad_rows_ = path_ == ForwardPath::hopper && spec_.shape.head_dim <= kMostUnstoredHeadDim;
+  leaves_broad_rows_ = may_leave_rows(spec_, path_);
   make_store(capacity > 0 ? capacity : std::min(most_entries_, kEntriesARow * rows));
 }
 

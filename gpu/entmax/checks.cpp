@@ -13,7 +13,7 @@ namespace splash::gpu::entmax {
 
 std::string not_on_hopper(const AttentionSpec& spec, Dtype dtype, bool given_thresholds) {
   if (dtype != Dtype::bf16 && dtype != Dtype::f16) return std::string(to_string(dtype));
-  if (spec.selection.kind != SelectionKind::all) return "k_keep";
+  if (!spec.selection.head_k_keep.empty()) return "a k_keep of each head";
   if (!spec.mask.q_positions.empty()) return "positions";
   if (!spec.mask.pairs.empty()) return "a mask of pairs";
   if (spec.softcap != 0) return "a soft cap";
@@ -35,13 +35,19 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
   const bool hopper = compute_capability == 90 && not_on_hopper(spec, dtype, given).empty();
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
-        "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no positions, "
-        "no mask of pairs, no soft cap, no sinks, no dropout, no bias, thresholds that it solves for, on "
+        "entmax forward's path for Hopper takes bfloat16 and float16, up to 2^28 keys, one k_keep or none, "
+        "no "
+        "positions, no mask of pairs, no soft cap, no sinks, no dropout, no bias, thresholds that it solves "
+        "for, on "
         "compute capability "
         "9.0; ForwardPath::fastest takes the other problems too");
   }
   if (wanted == ForwardPath::fastest && tuning.portable != 0) return ForwardPath::portable;
   return hopper && wanted != ForwardPath::portable ? ForwardPath::hopper : ForwardPath::portable;
+}
+
+bool may_leave_rows(const AttentionSpec& spec, ForwardPath path) {
+  return path == ForwardPath::hopper && spec.shape.head_dim <= kMostUnstoredHeadDim && kept_keys(spec) == 0;
 }
 
 void require_forward(const AttentionSpec& spec, Dtype dtype) {

@@ -25,8 +25,9 @@ ForwardPath path_of(const AttentionSpec& spec, Dtype dtype, const ForwardArgumen
 
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning) {
   const int64_t portable = portable::PortableWorkspace(spec.shape).bytes;
-  return takes_hopper(spec, dtype) ? std::max(portable, hopper::HopperWorkspace(spec, dtype, tuning).bytes)
-                                   : portable;
+  if (!takes_hopper(spec, dtype)) return portable;
+  const int64_t hopper = hopper::HopperWorkspace(spec, dtype, tuning).bytes;
+  return kept_keys(spec) > 0 ? hopper + portable : std::max(portable, hopper);
 }
 
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
@@ -41,11 +42,13 @@ void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArgume
   require_modifications(spec, args.sinks, args.dropout_seed, args.bias);
   if (!spec.sinks.empty() && args.tau_offsets != nullptr) throw Unsupported("given thresholds take no sinks");
   validate(args.tuning);
-  if (path_of(spec, dtype, args) == ForwardPath::hopper) {
-    hopper::enqueue(spec, dtype, args);
-  } else {
-    portable::enqueue(spec, dtype, args);
-  }
+  if (path_of(spec, dtype, args) == ForwardPath::portable) return portable::enqueue(spec, dtype, args);
+  const RowList left = hopper::enqueue(spec, dtype, args);
+  if (left.queries == nullptr) return;
+  ForwardArguments behind = args;
+  behind.workspace =
+      static_cast<char*>(args.workspace) + hopper::HopperWorkspace(spec, dtype, args.tuning).bytes;
+  portable::enqueue(spec, dtype, behind, left);
 }
 
 }  // namespace splash::gpu::entmax

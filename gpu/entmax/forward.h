@@ -19,8 +19,10 @@ namespace splash::gpu::entmax {
 
 enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can run, else portable
 
-// Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, any mask without positions
-// and pairs (causal, with or without a window, packed sequences), no soft cap, no sinks, no dropout, no bias.
+// Whether Hopper's path takes the problem: bf16 or f16, up to 2^28 keys, all of them or the k_keep largest,
+// which all heads share, any mask without positions and pairs (causal, with or without a window, packed
+// sequences), no soft cap, no sinks, no dropout, no bias. Of k_keep, rows with broad supports are left to the
+// portable path's kernels.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the
@@ -30,11 +32,14 @@ bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
                         const Tuning& tuning = {}, bool given = false);
 
+// Whether forward on this path may leave rows out of the store: StoredRows::sparse.
+bool may_leave_rows(const AttentionSpec& spec, ForwardPath path);
+
 enum class StoredRows {
   all,
   sparse,  // on Hopper's path, all but those with broad supports (unstored_rows): the rows of the dense path,
            // and rows whose entries would cost backward more than dense products (support/unstored.h).
-           // Backward computes both so. On the portable path, all
+           // Backward computes both so. On the portable path and under k_keep, all
 };
 
 // Device addresses, 16-byte aligned; q, out: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads,
@@ -70,7 +75,7 @@ struct ForwardArguments {
 // Bytes, enough for either path. Hopper's: 12.5 bytes per query row, 4 per 128 keys, for bf16 a copy of k,
 // and where a row sees n > 4096 keys copies of some: per head as many of every n as a block samples
 // (sampled_keys of problem.h), or a thirty-second, whichever is more; and up to 72 MiB for lists, 144 of more
-// than 32768 keys. The portable path's: 4.125 bytes per query row.
+// than 32768 keys. The portable path's: 4.125 bytes per query row. Under k_keep Hopper's path takes both.
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning = {});
 
 // The rows that StoredRows::sparse leaves out, for backward. They lie in args.unstored_queries and

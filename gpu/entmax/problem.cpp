@@ -19,6 +19,12 @@ Band band_of(const AttentionSpec& spec) {
                                                                                      : 2 * window - 1)};
 }
 
+int kept_keys(const AttentionSpec& spec) {
+  const bool selects = spec.selection.kind == SelectionKind::top_k_row &&
+                       spec.selection.head_k_keep.empty() && spec.selection.k_keep < spec.shape.kv_len;
+  return selects ? static_cast<int>(spec.selection.k_keep) : 0;
+}
+
 int64_t most_visible(const AttentionSpec& spec) {
   int64_t most = spec.mask.cu_seqlens_k.empty() ? spec.shape.kv_len : 0;
   for (size_t s = 1; s < spec.mask.cu_seqlens_k.size(); ++s)
@@ -59,6 +65,7 @@ ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arg
   const Band band = band_of(spec);
   p.reach = band.reach;
   p.scale = static_cast<float>(spec.score_scale());
+  p.k_keep = kept_keys(spec);
   p.mask = arguments.mask;
   p.window = band.window;
   if (p.window > 0 && p.mask.ranges == nullptr) p.first_block = std::max(0, p.reach - p.window) / kErrorKeys;

@@ -34,6 +34,7 @@ struct ForwardProblem {
   int q_len = 1, kv_len = 1, head_dim = 64;
   int reach = 0;    // query i sees the keys below min(i + reach, kv_len)
   float scale = 1;  // > 0
+  int k_keep = 0;   // rows keep so many of their largest scores; 0: all. See kept_keys
   RowList rows{};   // the rows that a kernel computes, where it does not compute all
   uint32_t* next_share =
       nullptr;  // shares of rows that blocks of Hopper's dense kernel took beside their first
@@ -80,6 +81,9 @@ struct Band {
   int reach = 0, window = 0;
 };
 Band band_of(const AttentionSpec& spec);
+
+// The k_keep that all rows have, where it is less than kv_len; 0: rows keep all keys, or heads differ.
+int kept_keys(const AttentionSpec& spec);
 
 // The most keys that a row sees.
 int64_t most_visible(const AttentionSpec& spec);

@@ -166,6 +166,28 @@ TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, ag
   check_few_are_left_out(looked);
 }
 
+TEST_CASE("entmax/0-one-pass on the CPU: rows keep their k_keep largest scores, against the double oracle") {
+  CaseDrawer drawer(test_seed() + 21);
+  constexpr int64_t kKeeps[] = {1, 2, 3, 8, 20, 60, 300};
+  Looked looked;
+  for (int i = 0; i < 18; ++i) {
+    PortableCase c = i % 4 == 3 ? drawer.draw_ranges() : drawer.draw_for_one_pass();
+    c.spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = kKeeps[i % std::size(kKeeps)]};
+    CAPTURE(c.name);
+    CAPTURE(c.spec.selection.k_keep);
+    run_any_case(c, looked);
+  }
+  check_few_are_left_out(looked);
+  for (const int64_t k_keep : {5, 40}) {  // long lists, thinned first; and ties
+    PortableCase c{.name = "weak bounds, ties", .dtype = Dtype::bf16};
+    c.spec.shape = {1, 1, 1, 33, 4219, 64};
+    c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
+    c.spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = k_keep};
+    c.inputs = weak_bounds_inputs(c.spec.shape, c.dtype, {.ties = true});
+    run_any_case(c, looked);
+  }
+}
+
 TEST_CASE("entmax/0-one-pass on the CPU: windows and packed sequences, against the double oracle") {
   Looked looked;
   for (const uint64_t seed : {test_seed(), test_seed() + 100, test_seed() + 200}) {

@@ -6,6 +6,7 @@
 #include "core/workload.h"
 #include "gpu/entmax/hopper/forward.h"
 #include "gpu/tests/entmax_attention_scan.h"
+#include "gpu/tests/entmax_portable_case.h"
 #include "gpu/tests/entmax_weak_bounds.h"
 #include "gpu/tests/ladder_cases.h"
 #include "gpu/tests/nmse.h"
@@ -188,6 +189,32 @@ TEST_CASE("entmax forward: weakly bound rows, whose lists do not fit, are finish
       CHECK(nmse(run.out.to_host(), oracle.out) <= Tolerance().of(dtype));
       for (const int count : rows_left(run, weak, {}, dtype)) CHECK(count == 0);
     }
+  }
+}
+
+TEST_CASE("entmax forward: rows keep their k_keep largest scores, in lists and where supports are broad") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const auto check = [&](const AttentionShape& shape, bool causal, Dtype dtype, WorkloadKind kind,
+                         double variance, int64_t k_keep) {
+    CAPTURE(variance);
+    CAPTURE(k_keep);
+    PortableCase c{.name = "k_keep", .spec = spec(shape, 1.5, causal), .dtype = dtype};
+    c.spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = k_keep};
+    c.inputs = make_inputs<double>({.kind = kind, .seed = test_seed(), .query_variance = variance}, shape);
+    round_inputs(c.inputs, dtype);
+    const ForwardRun run(c.spec, dtype, c.inputs, shape.rows() * k_keep, stream, entmax::ForwardPath::hopper);
+    check_against_oracle(c, run.out.to_host(), run.row_results());
+  };
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    for (const WorkloadKind kind : {WorkloadKind::gaussian, WorkloadKind::ties, WorkloadKind::sink}) {
+      for (const double variance : {6.0, 0.3, 0.02}) {
+        for (const int64_t k_keep : {1, 8, 64, 300})
+          check({1, 4, 2, 150, 1300, 64}, k_keep % 3 == 0, dtype, kind, variance, k_keep);
+      }
+    }
+    for (const int64_t head_dim : {40, 128, 256})
+      check({1, 2, 1, 140, 5000, head_dim}, false, dtype, WorkloadKind::gaussian, 1, 32);
   }
 }
 

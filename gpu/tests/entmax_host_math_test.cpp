@@ -168,10 +168,10 @@ TEST_CASE("ordered bits have the order of floats, with one zero, and come back")
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> rising{-inf, -1e30F, -2, -1, -1e-40F, 0, 1e-40F, 1, 2, 1e30F, inf};
   for (size_t i = 0; i < rising.size(); ++i) {
-    CHECK(portable::from_ordered_bits(portable::ordered_bits(rising[i])) == rising[i]);
-    if (i > 0) CHECK(portable::ordered_bits(rising[i - 1]) < portable::ordered_bits(rising[i]));
+    CHECK(from_ordered_bits(ordered_bits(rising[i])) == rising[i]);
+    if (i > 0) CHECK(ordered_bits(rising[i - 1]) < ordered_bits(rising[i]));
   }
-  CHECK(portable::ordered_bits(-0.0F) == portable::ordered_bits(0.0F));
+  CHECK(ordered_bits(-0.0F) == ordered_bits(0.0F));
 }
 
 TEST_CASE("the k-th largest is found digit by digit, and how many of its equals are kept") {
@@ -188,7 +188,7 @@ TEST_CASE("the k-th largest is found digit by digit, and how many of its equals 
       for (int digit = DigitSearch::kDigits - 1; digit >= 0 && search.limited; --digit) {
         uint32_t counts[DigitSearch::kBins] = {};
         for (const float x : row) {
-          const int bin = search.bin(portable::ordered_bits(x), digit);
+          const int bin = search.bin(ordered_bits(x), digit);
           if (bin >= 0) ++counts[bin];
         }
         search.take(counts);
@@ -197,7 +197,7 @@ TEST_CASE("the k-th largest is found digit by digit, and how many of its equals 
       if (!search.limited) continue;
       std::sort(row.begin(), row.end(), std::greater<>());
       const float expected = row[k - 1];
-      CHECK(portable::from_ordered_bits(search.prefix) == expected);
+      CHECK(from_ordered_bits(search.prefix) == expected);
       const auto above = std::count_if(row.begin(), row.end(), [&](float x) { return x > expected; });
       CHECK(search.need == k - above);
       CHECK(search.ties == std::count(row.begin(), row.end(), expected));

@@ -160,9 +160,11 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
   positioned.mask.q_positions = positioned.mask.k_positions = std::vector<int64_t>(64, 0);
   packed.mask.cu_seqlens_q = packed.mask.cu_seqlens_k = {0, 64};
   kept.selection.kind = SelectionKind::top_k_row;
+  AttentionSpec kept_apart = kept;
+  kept_apart.selection.head_k_keep = {8, 0};
   AttentionSpec biased = plain;
   biased.bias = {.table = {1, 2, 3, 4}, .distances = 2, .first = -1};
-  for (const AttentionSpec& spec : {plain, causal, wide, window, both_sides, packed}) {
+  for (const AttentionSpec& spec : {plain, causal, wide, window, both_sides, packed, kept}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::f16, ForwardPath::hopper, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::portable, 90) == ForwardPath::portable);
@@ -176,7 +178,7 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
   }
   AttentionSpec pairs = plain;
   pairs.mask.pairs = std::vector<uint64_t>(64, 1);
-  for (const AttentionSpec& spec : {positioned, kept, biased, pairs}) {
+  for (const AttentionSpec& spec : {positioned, kept_apart, biased, pairs}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::portable);
     CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90), Unsupported);
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32})
@@ -185,7 +187,11 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
   CHECK(not_on_hopper(packed, Dtype::f16) == "");
   CHECK(not_on_hopper(packed, Dtype::f16, true) == "given thresholds");
   CHECK(not_on_hopper(packed, Dtype::f32) == "float32");
-  CHECK(not_on_hopper(kept, Dtype::bf16) == "k_keep");
+  CHECK(not_on_hopper(kept, Dtype::bf16) == "");
+  CHECK(not_on_hopper(kept_apart, Dtype::bf16) == "a k_keep of each head");
+  CHECK(may_leave_rows(plain, ForwardPath::hopper));
+  for (const auto& [spec, path] : {std::pair{kept, ForwardPath::hopper}, {plain, ForwardPath::portable}})
+    CHECK_FALSE(may_leave_rows(spec, path));
   CHECK(not_on_hopper(positioned, Dtype::bf16) == "positions");
   CHECK(not_on_hopper(pairs, Dtype::bf16) == "a mask of pairs");
   CHECK(not_on_hopper(biased, Dtype::bf16) == "a bias");

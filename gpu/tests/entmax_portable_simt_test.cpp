@@ -16,8 +16,10 @@ namespace portable = splash::gpu::entmax::portable;
 
 namespace {
 
+// in_lists: rows are computed in two launches, each of which gets a list of some.
 template <class T, int kDim, class Check>
-void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& tuning = {}) {
+void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& tuning = {},
+              bool in_lists = false) {
   const AttentionShape& s = c.spec.shape;
   SimtRun<T> run(c);
   const entmax::MaskTables tables(c.spec);
@@ -25,18 +27,30 @@ void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& t
   arguments.mask = tables.at(tables.data());
   arguments.tuning = tuning;
   portable::PortableProblem p = portable::problem_of(c.spec, arguments);
-  const int words = entmax::row_mask_words(p.q_len);
-  std::vector<uint32_t> masks(static_cast<size_t>(p.heads * words), 0xFFFFFFFF);
-  p.broad_masks = masks.data();
+  const auto words = static_cast<size_t>(p.heads * entmax::row_mask_words(p.q_len));
 
   using Tiles = portable::Tiles<T, kDim>;
   const auto blocks = static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries));
-  simt::poison_shared_memory(portable::dynamic);
-  simt::run(blocks, Tiles::kThreads, test_seed(), [&] { portable::screen_kernel<T, kDim>(p); });
-  const NamedRows deferred(masks, p.heads, p.q_len);
-  p.rows = deferred.list();
-  simt::poison_shared_memory(portable::dynamic);
-  simt::run(blocks, Tiles::kThreads, test_seed() + 1, [&] { portable::stream_kernel<T, kDim>(p); });
+  const auto compute = [&](const entmax::RowList& rows) {
+    std::vector<uint32_t> masks(words, rows.queries != nullptr ? 0 : 0xFFFFFFFF);
+    p.broad_masks = masks.data();
+    p.rows = rows;
+    simt::poison_shared_memory(portable::dynamic);
+    simt::run(blocks, Tiles::kThreads, test_seed(), [&] { portable::screen_kernel<T, kDim>(p); });
+    const NamedRows deferred(masks, p.heads, p.q_len);
+    p.rows = deferred.list();
+    simt::poison_shared_memory(portable::dynamic);
+    simt::run(blocks, Tiles::kThreads, test_seed() + 1, [&] { portable::stream_kernel<T, kDim>(p); });
+  };
+  if (in_lists) {
+    std::mt19937_64 random(test_seed());
+    std::vector<uint32_t> some(words), others(words);
+    for (size_t i = 0; i < words; ++i) others[i] = ~(some[i] = static_cast<uint32_t>(random()));
+    compute(NamedRows(some, p.heads, p.q_len).list());
+    compute(NamedRows(others, p.heads, p.q_len).list());
+  } else {
+    compute({});
+  }
 
   check(c, run.output(s), run.results);
 }
@@ -44,20 +58,20 @@ void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& t
 const auto against_oracle = [](const auto&... results) { check_against_oracle(results...); };
 
 template <class T>
-void run_case(const PortableCase& c, const entmax::Tuning& tuning = {}) {
+void run_case(const PortableCase& c, const entmax::Tuning& tuning = {}, bool in_lists = false) {
   const int64_t dim = c.spec.shape.head_dim;
   if constexpr (sizeof(T) == 4) {
-    if (dim <= 32) return run_case<T, 32>(c, against_oracle, tuning);
+    if (dim <= 32) return run_case<T, 32>(c, against_oracle, tuning, in_lists);
   }
-  if (dim <= 64) return run_case<T, 64>(c, against_oracle, tuning);
-  if (dim <= 128) return run_case<T, 128>(c, against_oracle, tuning);
-  run_case<T, 256>(c, against_oracle, tuning);
+  if (dim <= 64) return run_case<T, 64>(c, against_oracle, tuning, in_lists);
+  if (dim <= 128) return run_case<T, 128>(c, against_oracle, tuning, in_lists);
+  run_case<T, 256>(c, against_oracle, tuning, in_lists);
 }
 
-void run_any_case(const PortableCase& c) {
-  if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c);
-  if (c.dtype == Dtype::f16) run_case<__half>(c);
-  if (c.dtype == Dtype::f32) run_case<float>(c);
+void run_any_case(const PortableCase& c, bool in_lists = false) {
+  if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, {}, in_lists);
+  if (c.dtype == Dtype::f16) run_case<__half>(c, {}, in_lists);
+  if (c.dtype == Dtype::f32) run_case<float>(c, {}, in_lists);
 }
 
 }  // namespace
@@ -65,6 +79,11 @@ void run_any_case(const PortableCase& c) {
 TEST_CASE("portable entmax on the CPU: problems in which all features meet, against the double oracle") {
   CaseDrawer drawer(test_seed());
   for (int i = 0; i < 60; ++i) run_any_case(drawer.draw());
+}
+
+TEST_CASE("portable entmax on the CPU: listed rows and no others are computed, against the double oracle") {
+  CaseDrawer drawer(test_seed() + 14);
+  for (int i = 0; i < 20; ++i) run_any_case(drawer.draw(), true);
 }
 
 TEST_CASE("portable entmax on the CPU: given thresholds and a k_keep a head, against the double oracle") {

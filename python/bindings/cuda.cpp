@@ -75,10 +75,10 @@ class DeviceProblem {
         alpha_checked_(alpha_checked),
         given_thresholds_(given_thresholds),
         tuning_(tuning_of(spec_, dtype_, device)),
-        may_leave_rows_(spec_.shape.head_dim <= entmax::kMostUnstoredHeadDim &&
-                        entmax::choose_path(spec_, dtype_, entmax::ForwardPath::fastest,
-                                            compute_capability_of(info_of(device)), tuning_,
-                                            given_thresholds || mask[5] != 0) == entmax::ForwardPath::hopper),
+        may_leave_rows_(
+            entmax::may_leave_rows(spec_, entmax::choose_path(spec_, dtype_, entmax::ForwardPath::fastest,
+                                                              compute_capability_of(info_of(device)), tuning_,
+                                                              given_thresholds || mask[5] != 0))),
         mask_{.ranges = at<const int32_t>(mask[0]),
               .q_positions = at<const int32_t>(mask[1]),
               .k_positions = at<const int32_t>(mask[2]),

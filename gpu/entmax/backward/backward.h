@@ -22,8 +22,6 @@
 
 namespace splash::gpu::entmax {
 
-constexpr int64_t kMostUnstoredHeadDim = 128;
-
 // Device addresses, 16-byte aligned; q, d_out, d_q: [batch, q_heads, q_len, head_dim]; k, v, d_k, d_v:
 // [batch, kv_heads, kv_len, head_dim], all of one dtype.
 struct BackwardArguments {

@@ -83,6 +83,7 @@ int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& s) {
 }
 
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+  if (kept_keys(spec) > 0) return {};
   if (args.unstored_queries != nullptr)
     return {.rows = {args.unstored_queries, args.unstored_counts}, .tau = args.tau};
   const HopperWorkspace workspace(spec, dtype, args.tuning);
@@ -94,6 +95,10 @@ UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const Forward
 
 namespace {
 
+bool leaves_rows(const AttentionSpec& spec, const ForwardArguments& args) {
+  return args.stored == StoredRows::sparse && kept_keys(spec) == 0;
+}
+
 // The problem with its parts of the workspace.
 ForwardProblem problem_in(const HopperWorkspace& workspace, const AttentionSpec& spec,
                           const ForwardArguments& args) {
@@ -103,8 +108,7 @@ ForwardProblem problem_in(const HopperWorkspace& workspace, const AttentionSpec&
   };
   p.bounds = static_cast<float*>(at(workspace.bounds));
   p.broad_masks = static_cast<uint32_t*>(at(workspace.masks));
-  if (args.stored == StoredRows::sparse)
-    p.unstored_masks = static_cast<uint32_t*>(at(workspace.unstored_masks));
+  if (leaves_rows(spec, args)) p.unstored_masks = static_cast<uint32_t*>(at(workspace.unstored_masks));
   p.next_share = static_cast<uint32_t*>(at(workspace.next_share));
   p.spill = {.pairs = at(workspace.spilled),
              .taken = static_cast<uint32_t*>(at(workspace.taken)),
@@ -141,7 +145,7 @@ void launch_screen(ForwardProblem p, const AttentionShape& s, Dtype dtype, int64
 
 }  // namespace
 
-void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+RowList enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
   const HopperWorkspace workspace(spec, dtype, args.tuning);
   ForwardProblem p = problem_in(workspace, spec, args);
   const auto at = [&](int64_t offset) {
@@ -151,7 +155,7 @@ void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arg
       .masks = p.broad_masks, .queries = at(workspace.queries), .counts = at(workspace.counts)};
   prepare_keys(p, dtype, args.stream);
   launch_screen(p, spec.shape, dtype, workspace.high_norm_count, args);
-  if (args.stored == StoredRows::sparse) {
+  if (leaves_rows(spec, args)) {
     const bool given = args.unstored_queries != nullptr;
     gather_rows(p, deferred, args.stream,
                 {.masks = p.unstored_masks,
@@ -163,7 +167,9 @@ void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arg
     gather_rows(p, deferred, args.stream);
   }
   p.rows = {deferred.queries, deferred.counts};
+  if (p.k_keep > 0) return p.rows;
   launch_dense(p, dtype, args.stream);
+  return {};
 }
 
 }  // namespace splash::gpu::entmax::hopper

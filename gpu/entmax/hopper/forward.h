@@ -5,13 +5,13 @@
 //   prepare/    K                         -> half_keys, errors, high_norm_keys
 //   screen/     Q, V, and these           -> output, tau, support of most rows; masks of the others, bounds
 //   gather      broad_masks               -> rows; also the rows that are left to backward's dense products
-//   dense/      rows, bounds, Q, K, V     -> output, tau, support of these rows
+//   dense/      rows, bounds, Q, K, V     -> output, tau, support of these rows; not under k_keep
 //
 // solve/ is the second half of the screening kernel: from lists of keys to tau, support and output.
 //
 // Exactly one kernel writes each row: the screening kernel writes the rows that it does not defer, the dense
-// kernel the others. Each kernel waits for the whole previous kernel (schedule/launch.h) before it reads the
-// workspace.
+// kernel the others. Under k_keep these are left to whoever calls. Each kernel waits for the whole previous
+// kernel (schedule/launch.h) before it reads the workspace.
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
@@ -42,7 +42,8 @@ int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& shape);
 // As entmax::unstored_rows, on this path.
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
-// Enqueues the kernels. spec and args have passed what enqueue_forward checks.
-void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
+// Enqueues the kernels. spec and args have passed what enqueue_forward checks. Returns the rows that are left
+// to another path, in the workspace; none (null) where the dense kernel takes them.
+RowList enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax::hopper

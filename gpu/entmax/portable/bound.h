@@ -5,9 +5,9 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "core/host_device.h"
+#include "gpu/entmax/math/ordered_bits.h"
 
 namespace splash::gpu::entmax::portable {
 
@@ -54,20 +54,6 @@ struct Bound {
 // Whether a key comes before another in the order of a row's largest: of equal scores, the lower key first.
 SPLASH_HOST_DEVICE bool precedes(float score, int key, float other_score, int other_key) {
   return score > other_score || (score == other_score && key < other_key);
-}
-
-// Bits that compare as unsigned numbers like the floats do; -0 and 0 give the same.
-SPLASH_HOST_DEVICE uint32_t ordered_bits(float x) {
-  x += 0.0f;
-  uint32_t bits = 0;
-  memcpy(&bits, &x, sizeof bits);
-  return bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
-}
-SPLASH_HOST_DEVICE float from_ordered_bits(uint32_t ordered) {
-  const uint32_t bits = ordered ^ ((ordered >> 31) != 0 ? 0x80000000u : 0xFFFFFFFFu);
-  float x = 0;
-  memcpy(&x, &bits, sizeof x);
-  return x;
 }
 
 // The index of the n-th set bit of the mask, n from 0 to below the number of set bits.

@@ -50,7 +50,7 @@ int64_t blocks_of(const Kernel& kernel, const AttentionShape& s) {
   return s.batch * s.q_heads * ceil_div(s.q_len, kernel.queries);
 }
 
-void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args, const RowList& rows) {
   const AttentionShape& s = spec.shape;
   const PortableWorkspace workspace(s);
   const auto at = [&](int64_t offset) {
@@ -58,6 +58,12 @@ void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arg
   };
   PortableProblem p = portable::problem_of(spec, args);
   p.broad_masks = static_cast<uint32_t*>(at(workspace.masks));
+  p.rows = rows;
+  if (rows.queries != nullptr) {  // bits of other rows
+    check_cuda(cudaMemsetAsync(p.broad_masks, 0, static_cast<size_t>(workspace.queries - workspace.masks),
+                               args.stream),
+               "clear the masks of rows");
+  }
   launch("screen_kernel", screen_kernel_of(dtype, s.head_dim), s, p, args.stream);
   auto* const queries = static_cast<int*>(at(workspace.queries));
   auto* const counts = static_cast<int*>(at(workspace.counts));

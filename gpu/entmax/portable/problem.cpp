@@ -5,10 +5,6 @@ namespace splash::gpu::entmax::portable {
 PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
   PortableProblem p{entmax::problem_of(spec, arguments)};
   if (arguments.tuning.heads_together == 0) p.heads_together = p.heads;
-  // A k_keep of kv_len or more keeps all keys.
-  const bool selects =
-      spec.selection.kind == SelectionKind::top_k_row && spec.selection.k_keep < spec.shape.kv_len;
-  p.k_keep = selects ? static_cast<int>(spec.selection.k_keep) : 0;
   if (!spec.selection.head_k_keep.empty()) p.head_k_keep = arguments.head_k_keep;
   p.tau_offsets = arguments.tau_offsets;
   p.cap = static_cast<float>(spec.softcap / spec.score_scale());

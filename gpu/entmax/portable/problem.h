@@ -2,7 +2,7 @@
 // The portable path (sm_80 and newer): its kernels and their arguments, passed by value. It does not depend
 // on Hopper's path. Compiles without nvcc.
 //
-//   screen_kernel    Q, K, V          -> output, tau, support of most rows; broad_masks
+//   screen_kernel    Q, K, V          -> output, tau, support of most rows, all or listed ones; broad_masks
 //   gather           broad_masks      -> rows
 //   stream_kernel    rows, Q, K, V    -> output, tau, support of these rows, whatever their support
 //
@@ -30,7 +30,6 @@ namespace splash::gpu::entmax::portable {
 
 // Of the base, broad_masks marks the rows that screen_kernel defers to stream_kernel; rows lists them.
 struct PortableProblem : ForwardProblem {
-  int k_keep = 0;                      // 0: all keys
   const int* head_k_keep = nullptr;    // [q_heads]: instead of k_keep; below 1: all keys
   const float* tau_offsets = nullptr;  // [heads, q_len]: thresholds are given
   float cap = 0;                       // of scores, in units of <q, k>; 0: none
@@ -65,8 +64,8 @@ PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& ar
 
 int64_t blocks_of(const Kernel& kernel, const AttentionShape& shape);
 
-// Enqueues both kernels and gather_rows between them. spec and args have passed enqueue_forward's checks.
-// Throws DeviceError where a launch fails.
-void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
+// Enqueues both kernels and gather_rows between them. rows: those that are computed; null: all. spec and args
+// have passed enqueue_forward's checks. Throws DeviceError where a launch fails.
+void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args, const RowList& rows = {});
 
 }  // namespace splash::gpu::entmax::portable

@@ -175,9 +175,13 @@ __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 2)
   const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads,
                          p.heads_together);
   const int head = place.head, tile = place.tile;
-  const int warp_row = tile * Tiles::kQueries + warp * kWarpRows;
+  const int first_row = tile * Tiles::kQueries, warp_row = first_row + warp * kWarpRows;
+  const bool lists_rows = p.rows.queries != nullptr;
+  const int present = lists_rows ? p.rows.counts[head] : p.q_len;
+  if (first_row >= present) return;
   const auto query_of = [&](int row) {  // of the block
-    return tile * Tiles::kQueries + row < p.q_len ? tile * Tiles::kQueries + row : -1;
+    const int at = first_row + row;
+    return at >= present ? -1 : lists_rows ? p.rows.queries[int64_t{head} * p.q_len + at] : at;
   };
   int query[2] = {query_of(warp * kWarpRows + lane / 4), query_of(warp * kWarpRows + lane / 4 + 8)};
   Products<T, kDim, Tiles::kInRegisters> products(p, shared.stages, shared.rows.queries, shared.block, head,
@@ -190,17 +194,21 @@ __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 2)
 
   lists.pick_largest();
   solve_lists(lists, entmax);
+  const int64_t first_word = int64_t{head} * row_mask_words(p.q_len);
   // Bit r: whether row r of the warp's 16 overflowed. Another warp writes the other half of the 32-bit word.
   uint32_t overflowed = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const unsigned votes = __ballot_sync(kWarp, lists.rows[half].overflowed && lists.first() == 0);
+    const bool leaves = lists.rows[half].overflowed && lists.first() == 0;
+    const unsigned votes = __ballot_sync(kWarp, leaves);
 #pragma unroll
     for (int quad = 0; quad < 8; ++quad) overflowed |= (votes >> (4 * quad) & 1) << (quad + 8 * half);
+    if (leaves && lists_rows)
+      atomicOr(p.broad_masks + first_word + query[half] / 32, 1u << (query[half] % 32));
     if (lists.rows[half].overflowed) query[half] = -1;
   }
-  if (lane == 0 && warp_row < p.q_len) {
-    const int64_t half_word = (int64_t{head} * row_mask_words(p.q_len) * 32 + warp_row) / 16;
+  if (lane == 0 && warp_row < p.q_len && !lists_rows) {
+    const int64_t half_word = (first_word * 32 + warp_row) / 16;
     reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(overflowed);
   }
   store_lists(p, head, query, entmax, lists);

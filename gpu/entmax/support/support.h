@@ -18,6 +18,8 @@ struct RowList {
 };
 
 // Rows whose support is broad and therefore not stored: backward computes them as dense products, from tau.
+// Of wider heads than kMostUnstoredHeadDim all rows are stored.
+constexpr int64_t kMostUnstoredHeadDim = 128;
 struct UnstoredRows {
   RowList rows{};              // where queries is null, there are none
   const float* tau = nullptr;  // [heads, q_len]

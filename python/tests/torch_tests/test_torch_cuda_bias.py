@@ -26,7 +26,8 @@ def alibi(heads, kv_len):
 @pytest.mark.parametrize("q_len, kv_len, dim", [(4096, 4096, 64), (1024, 1024, 128), (333, 3001, 72), (1, 5000, 64)])
 @pytest.mark.parametrize("distances", [257, "alibi"])
 def test_a_bias(dtype, scale, q_len, kv_len, dim, distances):
-    given = inputs(dtype, q_len, kv_len, dim, scale)
+    # A row with one key in its support has no gradient, only rounding errors of one: of one query a case, so many that some have more keys.
+    given = inputs(dtype, q_len, kv_len, dim, scale, batch=2 if q_len > 1 else 32)
     heads = given[0].shape[1]
     table = alibi(heads, kv_len) if distances == "alibi" else torch.randn(heads, distances)
     first = 1 - kv_len if distances == "alibi" else -200
