@@ -73,8 +73,8 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
             entmax::hopper::kPrepareThreads, test_seed(),
             [&] { entmax::hopper::prepare_kernel<T, kLanes>(p); });
 
-  const auto screen = [&]<bool kRanges>() {
-    using Tiles = entmax::hopper::ForwardTiles<kPanels>;
+  const auto screen = [&]<entmax::hopper::RowKeys kRows>() {
+    using Tiles = entmax::hopper::ForwardTiles<kPanels, kRows == entmax::hopper::RowKeys::largest>;
     static_assert(sizeof(Tiles) <= sizeof entmax::hopper::dynamic);
     const void* const keys_data = p.half_keys != nullptr ? p.half_keys : p.k;
     const auto map_of = [&](const void* keys, int length) {
@@ -89,13 +89,14 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
                       high_norm_map = map_of(p.high_norm_keys, segments * kHighNorm);
     simt::poison_shared_memory(entmax::hopper::dynamic);
     simt::run(static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries)), Tiles::kThreads,
-              test_seed(),
-              [&] { entmax::hopper::forward_kernel<T, kPanels, kRanges>(p, map, high_norm_map); });
+              test_seed(), [&] { entmax::hopper::forward_kernel<T, kPanels, kRows>(p, map, high_norm_map); });
   };
-  if (p.has_ranges())
-    screen.template operator()<true>();
+  if (p.k_keep > 0)
+    screen.template operator()<entmax::hopper::RowKeys::largest>();
+  else if (p.has_ranges())
+    screen.template operator()<entmax::hopper::RowKeys::ranges>();
   else
-    screen.template operator()<false>();
+    screen.template operator()<entmax::hopper::RowKeys::below>();
   CHECK(std::count(taken.begin(), taken.end(), 0) == kSlots);  // all are given back
   for (size_t slot = 0; slot < kSlots; ++slot) {
     const auto first = pairs.begin() + static_cast<std::ptrdiff_t>(slot * pairs.size() / kSlots);
@@ -186,6 +187,17 @@ TEST_CASE("entmax/0-one-pass on the CPU: rows keep their k_keep largest scores, 
     c.inputs = weak_bounds_inputs(c.spec.shape, c.dtype, {.ties = true});
     run_any_case(c, looked);
   }
+  looked = {};
+  for (const int64_t k_keep : {1, 7, 64}) {  // supports of all keys, of which samples bound the largest
+    PortableCase c{.name = "broad", .dtype = Dtype::bf16};
+    c.spec.shape = {1, 2, 1, 50, 3000, 64};
+    c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
+    c.spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = k_keep};
+    c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 0.02}, c.spec.shape);
+    round_inputs(c.inputs, c.dtype);
+    run_any_case(c, looked);
+  }
+  CHECK(looked.left_out == 0);
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: windows and packed sequences, against the double oracle") {

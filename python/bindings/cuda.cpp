@@ -5,10 +5,14 @@
 #include <array>
 #include <mutex>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,6 +30,7 @@
 #include "gpu/engine/memory.h"
 #include "gpu/engine/runs.h"
 #include "gpu/entmax/arguments/alphas.h"
+#include "gpu/entmax/arguments/head_order.h"
 #include "gpu/entmax/backward/backward.h"
 #include "gpu/entmax/checks.h"
 #include "gpu/entmax/forward.h"
@@ -273,6 +278,33 @@ void rows_gradient(std::string_view dtype, int device, uintptr_t p, uintptr_t d_
                                rows, n, at(d_scores), at<double>(d_alpha), at<CUstream_st>(stream));
 }
 
+// Where a tensor's first element is, and how many elements lie between two batch entries, heads and rows.
+using Place = std::tuple<uintptr_t, int64_t, int64_t, int64_t>;
+
+template <class Element>
+entmax::HeadRows<Element> rows_at(const Place& place) {
+  const auto [data, batch, head, row] = place;
+  return {at<Element>(data), batch, head, row};
+}
+
+// shape: batch, heads, rows, head_dim.
+void reorder(std::string_view dtype, int device, const std::array<int, 4>& shape, const Place& from,
+             const Place& to, uintptr_t factors, int factor_count, const std::optional<Place>& beside,
+             uintptr_t sums, uintptr_t stream) {
+  const DeviceScope scope(device);
+  entmax::HeadOrder order{.from = rows_at<const void>(from),
+                          .to = rows_at<void>(to),
+                          .batch = shape[0],
+                          .heads = shape[1],
+                          .rows = shape[2],
+                          .head_dim = shape[3],
+                          .factors = at<const float>(factors),
+                          .factor_count = factor_count,
+                          .sums = at<float>(sums)};
+  if (beside) order.beside = rows_at<const void>(*beside);
+  entmax::reorder_heads(order, dtype_from_string(dtype), at<CUstream_st>(stream));
+}
+
 // Of what the stream, on this device, has been given so far.
 void make_point(StreamPoint* self, int device, uintptr_t stream) {
   const DeviceScope scope(device);
@@ -338,6 +370,15 @@ void bind_cuda(nb::module_& module) {
       .def("await_by", &await_by, "The stream waits for it.");
   module.def("copy_runs", &copy,
              "gpu/engine/runs.h: each (to, to_apart, from, from_apart, bytes, count); a stream.");
+  module.def(
+      "reorder_heads", &reorder,
+      "gpu/entmax/arguments/head_order.h: dtype, device, (batch, heads, rows, head_dim), then of from and to "
+      "(address, and elements between batch entries, heads, rows); factors, their count; of beside the "
+      "same, or None; sums; a stream.",
+      nb::arg("dtype"), nb::arg("device"), nb::arg("shape"), nb::arg("from"), nb::arg("to"),
+      nb::arg("factors"), nb::arg("factor_count"), nb::arg("beside").none(), nb::arg("sums"),
+      nb::arg("stream"));
+  module.def("sums_per_head", &entmax::sums_per_head);
   module.def("cuda_entmax", &rows);
   module.def("cuda_entmax_gradient", &rows_gradient);
 #endif

@@ -16,16 +16,26 @@
 
 namespace splash::gpu::entmax::hopper {
 
-template <class T, bool kRanges>
+template <class T, RowKeys kRows>
 ForwardKernel forward_kernel_of(int64_t head_dim);
-extern template ForwardKernel forward_kernel_of<__nv_bfloat16, false>(int64_t);
-extern template ForwardKernel forward_kernel_of<__nv_bfloat16, true>(int64_t);
-extern template ForwardKernel forward_kernel_of<__half, false>(int64_t);
-extern template ForwardKernel forward_kernel_of<__half, true>(int64_t);
+extern template ForwardKernel forward_kernel_of<__nv_bfloat16, RowKeys::below>(int64_t);
+extern template ForwardKernel forward_kernel_of<__nv_bfloat16, RowKeys::ranges>(int64_t);
+extern template ForwardKernel forward_kernel_of<__nv_bfloat16, RowKeys::largest>(int64_t);
+extern template ForwardKernel forward_kernel_of<__half, RowKeys::below>(int64_t);
+extern template ForwardKernel forward_kernel_of<__half, RowKeys::ranges>(int64_t);
+extern template ForwardKernel forward_kernel_of<__half, RowKeys::largest>(int64_t);
 
-ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool ranges) {
+ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, RowKeys keys) {
   const auto of_type = [&]<class T>() {
-    return ranges ? forward_kernel_of<T, true>(head_dim) : forward_kernel_of<T, false>(head_dim);
+    switch (keys) {
+      case RowKeys::below:
+        return forward_kernel_of<T, RowKeys::below>(head_dim);
+      case RowKeys::ranges:
+        return forward_kernel_of<T, RowKeys::ranges>(head_dim);
+      case RowKeys::largest:
+        break;
+    }
+    return forward_kernel_of<T, RowKeys::largest>(head_dim);
   };
   return dtype == Dtype::bf16 ? of_type.template operator()<__nv_bfloat16>()
                               : of_type.template operator()<__half>();
@@ -59,7 +69,7 @@ HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const T
   next_share = take(sizeof(uint32_t));
   errors = take(key_heads * ceil_div(s.kv_len, kErrorKeys) * int64_t{sizeof(float)});
   half_keys = dtype == Dtype::f16 ? -1 : take(key_heads * s.kv_len * s.head_dim * 2);
-  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, false);
+  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, row_keys(spec));
   const int64_t warps = screen_blocks(kernel, s) * (kernel.threads / 32);
   spill_slots = static_cast<int>(std::min(warps, kMostSms * kernel.warps_per_sm));
   spill_pairs =
@@ -76,6 +86,10 @@ HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const T
 
 bool has_ranges(const AttentionSpec& spec) {
   return spec.mask.has_window(spec.shape) || !spec.mask.cu_seqlens_q.empty();
+}
+
+RowKeys row_keys(const AttentionSpec& spec) {
+  return kept_keys(spec) > 0 ? RowKeys::largest : has_ranges(spec) ? RowKeys::ranges : RowKeys::below;
 }
 
 int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& s) {
@@ -124,9 +138,10 @@ ForwardProblem problem_in(const HopperWorkspace& workspace, const AttentionSpec&
   return p;
 }
 
-void launch_screen(ForwardProblem p, const AttentionShape& s, Dtype dtype, int64_t high_norm_count,
+void launch_screen(ForwardProblem p, const AttentionSpec& spec, Dtype dtype, int64_t high_norm_count,
                    const ForwardArguments& args) {
-  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, p.has_ranges());
+  const AttentionShape& s = spec.shape;
+  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, row_keys(spec));
   const auto map_of = [&](const void* keys, int64_t length) {
     return arch::encode_tiles({.data = keys,
                                .dtype = Dtype::f16,
@@ -154,7 +169,7 @@ RowList enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& 
   const ListedMasks deferred{
       .masks = p.broad_masks, .queries = at(workspace.queries), .counts = at(workspace.counts)};
   prepare_keys(p, dtype, args.stream);
-  launch_screen(p, spec.shape, dtype, workspace.high_norm_count, args);
+  launch_screen(p, spec, dtype, workspace.high_norm_count, args);
   if (leaves_rows(spec, args)) {
     const bool given = args.unstored_queries != nullptr;
     gather_rows(p, deferred, args.stream,

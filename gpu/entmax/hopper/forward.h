@@ -36,6 +36,9 @@ struct HopperWorkspace {
 // Whether rows see ranges of keys (arguments/key_range.h): a window hides some, or sequences are packed.
 bool has_ranges(const AttentionSpec& spec);
 
+// Which screening kernels take the problem.
+RowKeys row_keys(const AttentionSpec& spec);
+
 // Blocks of the screening kernel: one per tile of queries.
 int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& shape);
 

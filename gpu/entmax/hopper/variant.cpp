@@ -21,7 +21,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
   require_forward(spec, dtype);
   require_alphas("entmax/0-one-pass", spec);
   const bool ranges = has_ranges(spec);
-  const ForwardKernel kernel = forward_kernel_of(dtype, spec.shape.head_dim, ranges);
+  const ForwardKernel kernel = forward_kernel_of(dtype, spec.shape.head_dim, row_keys(spec));
   const DenseKernel dense = dense_kernel_of(dtype, spec.shape.head_dim, ranges);
   Plan plan;
   plan.tile = {.q = kernel.queries, .k = kernel.keys, .d = 0, .stages = kernel.stages};

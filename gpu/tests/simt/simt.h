@@ -188,7 +188,8 @@ inline int __reduce_add_sync(unsigned /*mask*/, int value) {
   for (int i = 0; i < 32; ++i) sum += values[i];
   return sum;
 }
-inline int __reduce_min_sync(unsigned /*mask*/, int value) {
+template <class T>
+T __reduce_min_sync(unsigned /*mask*/, T value) {
   using namespace splash::gpu::simt;
   const auto values = exchange(Scope::warp, "reduce_min", value);
   for (int i = 0; i < 32; ++i) value = min(value, values[i]);

@@ -16,8 +16,8 @@ from splash_attention.decoding import MOST_QUERIES
 from splash_attention.distributed import context
 from splash_attention.functional import splash_attention
 from splash_attention.hugging_face.cache import Step
+from splash_attention.hugging_face.head_order import in_kernel_order, in_model_order, scaled_queries
 from splash_attention.hugging_face.masks import is_packed, is_positions, is_window, lengths_of, seen_keys, tables_of
-from splash_attention.hugging_face.scaled import scaled_queries
 
 try:  # some models do not pass output_attentions on: transformers collects what they ask for here
     from transformers.utils.output_capturing import _active_collector as _collector
@@ -65,7 +65,7 @@ def attention_forward(
             raise NotImplementedError(f"SplashCache serves causal attention without position_bias and packed sequences; {name} calls another")
         done = _step(module, key, query, attention_mask, scaling, modified_there or counted)
         if isinstance(done, Tensor):
-            return done.transpose(1, 2).contiguous(), None
+            return in_model_order(done), None
         key, value, attention_mask = done
     check_tensors(query, key, value)
     checks.check_rank(query, key, value)
@@ -136,7 +136,7 @@ def attention_forward(
     if observed:
         for observer in _observers:
             observer(module, call["alpha"], support, seen_keys(attention_mask, bool(causal), query, key.shape[2]))
-    return out.transpose(1, 2).contiguous(), p if output_attentions else None
+    return in_model_order(out), p if output_attentions else None
 
 
 def _check_sharded(
@@ -187,7 +187,7 @@ def attention_of_heads(
     width, head_dim = value.shape[-1], query.shape[-1]
     if width > head_dim:
         scaling = checks.check_scale(scaling) or head_dim**-0.5
-    query, key, value = to_one_width(query, key, value)
+    query, key, value = map(in_kernel_order, to_one_width(query, key, value))
     sharded = context.active()
     attend = sharded.attend if sharded else splash_attention
     done = attend(query, key, value, alpha=alpha, scale=scaling, k_keep=k_keep, return_aux=return_support, **call)

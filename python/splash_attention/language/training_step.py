@@ -33,7 +33,7 @@ _WARM = 2  # steps before the first that is timed: kernels learn how much memory
 # What a kernel does, by its name: the first that is found in it.
 _WORK = (
     ("attention's gradients", re.compile(r"splash::.*backward|sdpa.*bprop|fmha.*backward|flash.*(bwd|backward)")),
-    ("attention", re.compile(r"splash::|sdpa|fmha|flash_fwd")),
+    ("attention", re.compile(r"splash::(?!.*reorder_kernel)|sdpa|fmha|flash_fwd")),
     ("matrix products", re.compile(r"nvjet|gemm|cutlass|xmma")),
 )
 _OTHER = "other kernels"

@@ -2,6 +2,6 @@
 
 namespace splash::gpu::entmax::hopper {
 
-template ForwardKernel forward_kernel_of<__nv_bfloat16, true>(int64_t head_dim);
+template ForwardKernel forward_kernel_of<__nv_bfloat16, RowKeys::ranges>(int64_t head_dim);
 
 }  // namespace splash::gpu::entmax::hopper

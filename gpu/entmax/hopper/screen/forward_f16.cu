@@ -2,6 +2,6 @@
 
 namespace splash::gpu::entmax::hopper {
 
-template ForwardKernel forward_kernel_of<__half, false>(int64_t head_dim);
+template ForwardKernel forward_kernel_of<__half, RowKeys::below>(int64_t head_dim);
 
 }  // namespace splash::gpu::entmax::hopper

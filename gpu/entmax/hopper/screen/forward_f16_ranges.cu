@@ -2,6 +2,6 @@
 
 namespace splash::gpu::entmax::hopper {
 
-template ForwardKernel forward_kernel_of<__half, true>(int64_t head_dim);
+template ForwardKernel forward_kernel_of<__half, RowKeys::ranges>(int64_t head_dim);
 
 }  // namespace splash::gpu::entmax::hopper

@@ -26,6 +26,7 @@
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/entmax/arguments/key_range.h"
+#include "gpu/entmax/hopper/screen/forward_kernel.h"
 #include "gpu/entmax/hopper/screen/load_queries.cuh"
 #include "gpu/entmax/hopper/screen/screen.cuh"
 #include "gpu/entmax/hopper/screen/tile_schedule.h"
@@ -49,15 +50,22 @@ namespace splash::gpu::entmax::hopper {
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
 constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad
 constexpr int kFewListed = 128;
+// - Under k_keep the other path takes some 4.7 ps a key, and what is listed is mostly not gathered.
 struct Votes {
   int first_share, keys_a_listed;  // one in so many tiles, and keys that stand for one that is listed
   bool count_columns;              // beside what is in the workspace
 
-  static __device__ __forceinline__ Votes of(const Entmax& entmax) {
+  static __device__ __forceinline__ Votes of(const Entmax& entmax, bool largest) {
+    if (largest) return {8, 12, true};
     return entmax.is_square || entmax.is_linear ? Votes{4, 28, false} : Votes{8, 40, true};
   }
   __device__ __forceinline__ int most_listed(int keys) const { return max(keys / keys_a_listed, kFewListed); }
 };
+
+// Scores of which a sample is the largest (Samples::take). Under k_keep the k_keep-th largest sample should
+// be little less than the k_keep-th largest score, and many of the largest scores are near: a pair of keys
+// each.
+constexpr int kSampleGroup = 8, kNearGroup = 2;
 
 // Far samples (tile_schedule.h) cost products, and save pairs that the screening pass would list. The first
 // two far tiles tell how many: so many of the block's threads hold a sample of theirs that exceeds the bound
@@ -67,13 +75,13 @@ constexpr bool worth_more_samples(int exceeding, int queries, int tiles, int far
   return exceeding * tiles >= queries * far_left;
 }
 
-// A block's shared memory. kPanels: of 64 dimensions.
-template <int kPanels>
+// A block's shared memory. kPanels: of 64 dimensions. kOfLargest: of rows that keep their largest scores.
+template <int kPanels, bool kOfLargest = false>
 struct ForwardTiles {
   static constexpr int kWarps = 8, kThreads = 32 * kWarps, kQueries = kWarps * kWarpRows;
   static constexpr int kBlocks = kPanels > 2 ? 1 : 2;  // per SM
   static constexpr int kKeys = kPanels == 1 ? 128 : 64, kPanelBytes = kKeys * 128, kStages = 3;
-  using Lists = WarpLists<27, 1536>;
+  using Lists = WarpLists<27, 1536, kOfLargest>;
 
   union {
     alignas(1024) unsigned char keys[kStages][kPanels * kPanelBytes];
@@ -87,9 +95,8 @@ struct ForwardTiles {
 
 // Finishes the calling warp's rows, if lists are left, and tells which are deferred. The thread's number is
 // read afresh, and the rest from shared memory: what lived across the calls would take registers from them.
-template <class T, int kPanels>
-__device__ __forceinline__ void finish_warp(const ForwardProblem& p, ForwardTiles<kPanels>& tiles,
-                                            bool has_lists) {
+template <class T, int kPanels, class Tiles>
+__device__ __forceinline__ void finish_warp(const ForwardProblem& p, Tiles& tiles, bool has_lists) {
   const auto warp = [] { return arch::thread_index() / 32; };
   const auto finish = [&](const auto& rows_of) {
     return rows_of(tiles.head.index, tiles.lists[warp()], tiles.listed[warp()]);
@@ -122,11 +129,11 @@ __device__ __forceinline__ void finish_warp(const ForwardProblem& p, ForwardTile
 // Screens and finishes the rows of a head from `first` on and below `end`: at most kQueries. kRanges: whether
 // rows see ranges of keys (arguments/key_range.h). Neither end of a range falls from row to row, so a block's
 // first and last rows tell which tiles some row sees, and which keys all see.
-template <class T, int kPanels, bool kRanges>
+template <class T, int kPanels, RowKeys kRows, class Tiles>
 __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUtensorMap& k_map,
-                                            const CUtensorMap& high_norm_map, ForwardTiles<kPanels>& tiles,
-                                            int head, int first, int end) {
-  using Tiles = ForwardTiles<kPanels>;
+                                            const CUtensorMap& high_norm_map, Tiles& tiles, int head,
+                                            int first, int end) {
+  constexpr bool kRanges = kRows != RowKeys::below, kLargest = kRows == RowKeys::largest;
   constexpr int kKeys = Tiles::kKeys, kStages = Tiles::kStages, kQueries = Tiles::kQueries;
   using Scores = uint32_t[kKeys / 4];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -344,7 +351,7 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     position = schedule.screen_begin;
   };
   if (!done) {  // the sampling pass
-    Samples samples;
+    Samples<decltype(screen)::kSamples> samples;
     int above_before = 0;  // samples above the bound from near ones
     const int probed = schedule.far_begin + kTilesPerIteration;
     while (position < schedule.screen_begin && !done) {
@@ -352,14 +359,22 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
       const auto key_of = [&](int at) {
         return schedule.is_high_norm(at) ? whole_begin : kKeys * schedule.sampled(at);
       };
-      multiply_tiles(std::true_type{}, key_of(position), key_of(position + 1),
-                     [&](const Scores& acc, int first_key) {
-                       with_mask(acc, first_key, [&](const Scores& seen) { samples.take(seen); });
-                     });
+      const auto sample = [&](auto group) {
+        multiply_tiles(
+            std::true_type{}, key_of(position), key_of(position + 1), [&](const Scores& acc, int first_key) {
+              with_mask(acc, first_key,
+                        [&](const Scores& seen) { samples.template take<decltype(group)::value>(seen); });
+            });
+      };
+      if (kLargest &&
+          position < schedule.far_begin)  // around the products: within, registers would not suffice
+        sample(std::integral_constant < int, kLargest ? kNearGroup : kSampleGroup > {});
+      else
+        sample(std::integral_constant<int, kSampleGroup>{});
       if (position == kTilesPerIteration) {
         dense_may_pay =
             holds_for_most_rows([&](int half) { return screen.spread(samples, half) < kCloseSpread; });
-        if (dense_may_pay &&
+        if (dense_may_pay && !(kLargest && p.k_keep <= samples.kOfRow) &&
             holds_for_most_rows([&](int half) { return screen.spread(samples, half) < kBroadSpread; })) {
           defer_to_dense();
           continue;
@@ -374,13 +389,15 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
       }
       const bool near_end = position == schedule.far_begin;
       if (!near_end && position < schedule.screen_begin) continue;
-      screen.bound_from(samples, near_end ? 4 : 2);
+      screen.bound_from(samples, near_end ? 4 : 2, p.k_keep);
       screen.set_thresholds();
       if (near_end) above_before = screen.above_threshold(samples);
     }
   }
   // The screening pass.
-  const auto votes = [&] { return Votes::of(tiles.head.entmax); };  // anew each time, to save registers
+  const auto votes = [&] {
+    return Votes::of(tiles.head.entmax, kLargest);
+  };  // anew each time, to save registers
   int next_vote = schedule.screen_begin +
                   schedule.tiles / votes().first_share;  // position: then the block votes whether to stop
   int key = kKeys * schedule.last_tile();                // of the iteration's first tile
@@ -411,18 +428,18 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   finish_warp<T, kPanels>(p, tiles, !screen.all_deferred() || lists.slot >= 0);
 }
 
-template <class T, int kPanels, bool kRanges>
+template <class T, int kPanels, RowKeys kRows>
 __global__ void __launch_bounds__(ForwardTiles<kPanels>::kThreads, ForwardTiles<kPanels>::kBlocks)
     forward_kernel(const __grid_constant__ ForwardProblem p, const __grid_constant__ CUtensorMap k_map,
                    const __grid_constant__ CUtensorMap high_norm_map) {
-  using Tiles = ForwardTiles<kPanels>;
+  using Tiles = ForwardTiles<kPanels, kRows == RowKeys::largest>;
   extern __shared__ __align__(1024) unsigned char dynamic[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
   wait_for_kernels_before();
   const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads,
                          p.heads_together);
-  screen_rows<T, kPanels, kRanges>(p, k_map, high_norm_map, tiles, place.head, place.tile * Tiles::kQueries,
-                                   min((place.tile + 1) * Tiles::kQueries, p.q_len));
+  screen_rows<T, kPanels, kRows>(p, k_map, high_norm_map, tiles, place.head, place.tile * Tiles::kQueries,
+                                 min((place.tile + 1) * Tiles::kQueries, p.q_len));
 }
 
 }  // namespace splash::gpu::entmax::hopper

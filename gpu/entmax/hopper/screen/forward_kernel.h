@@ -13,8 +13,13 @@ struct ForwardKernel {
       shared_bytes = 0;  // queries, keys: of a tile
 };
 
-// ranges: for problems whose rows have ranges (ForwardProblem::has_ranges). They have kernels of their own,
-// because the others have no register to spare.
-ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool ranges);
+// What the rows of a problem see and keep. Each has kernels of its own, for none has a register to spare.
+enum class RowKeys {
+  below,    // all keys below an end
+  ranges,   // a range of keys (ForwardProblem::has_ranges)
+  largest,  // the k_keep largest scores of a range
+};
+
+ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, RowKeys keys);
 
 }  // namespace splash::gpu::entmax::hopper

@@ -54,26 +54,40 @@ __device__ __forceinline__ uint32_t largest_of(const uint32_t (&acc)[kWords], in
   }
 }
 
-// A lane's largest scores of the sampling pass: per row, four even ones and four odd ones, at most one of
-// each per kPartKeys keys. Neighbours are in different parts: large scores are often neighbours.
+// A lane's largest scores of the sampling pass, in falling order: per row, so many even ones and so many odd
+// ones. A lane has 16 scores of a row in a part of kPartKeys keys. It takes the largest of each kGroup even
+// ones, and odd ones: the more in a group the cheaper, but the more large scores hide behind larger ones.
+// Neighbours are in different groups: large scores are often neighbours.
+template <int kCount>
 struct Samples {
   static constexpr int kPartKeys = 64;
-  uint32_t largest[2][4] = {{kNoScores, kNoScores, kNoScores, kNoScores},
-                            {kNoScores, kNoScores, kNoScores, kNoScores}};
+  static constexpr int kOfRow = 8 * kCount;  // in the four lanes of a quad
+  uint32_t largest[2][kCount];
 
-  template <int kWords>
+  __device__ __forceinline__ Samples() {
+#pragma unroll
+    for (auto& of_row : largest) {
+#pragma unroll
+      for (uint32_t& pair : of_row) pair = kNoScores;
+    }
+  }
+
+  template <int kGroup, int kWords>
   __device__ __forceinline__ void take(const uint32_t (&acc)[kWords]) {
     constexpr int kParts = 4 * kWords / kPartKeys;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t rest = largest_of<kWords / 2 / kParts, 2 * kParts>(acc, 2 * part + half);
+      for (int group = 0; group < kPartKeys / 8; group += kGroup) {
 #pragma unroll
-        for (uint32_t& kept : largest[half]) {
-          const uint32_t lesser = smaller(kept, rest);
-          kept = larger(kept, rest);
-          rest = lesser;
+        for (int half = 0; half < 2; ++half) {
+          uint32_t rest = largest_of<kGroup, 2 * kParts>(acc, 2 * (kParts * group + part) + half);
+#pragma unroll
+          for (uint32_t& kept : largest[half]) {
+            const uint32_t lesser = smaller(kept, rest);
+            kept = larger(kept, rest);
+            rest = lesser;
+          }
         }
       }
     }
@@ -84,7 +98,8 @@ struct Samples {
 template <int kKeys, bool kRanges, class Lists>
 class Screen {
  public:
-  static constexpr int kWords = kKeys / 4;  // a lane's
+  static constexpr int kWords = kKeys / 4;                        // a lane's
+  static constexpr int kSamples = Lists::kKeepsLargest ? 10 : 4;  // of a lane and row, even ones and odd ones
 
   __device__ __forceinline__ Screen(Lists& lists, const Head& head)
       : lists_(lists), head_(head), least_(address_of(kNextTiles - 1)) {
@@ -92,8 +107,9 @@ class Screen {
   }
 
   // Raises the rows' bounds to tau of their samples, which bounds tau of all keys from below, by `steps` of
-  // Newton's, none of which passes it.
-  __device__ __forceinline__ void bound_from(const Samples& samples, int steps) {
+  // Newton's, none of which passes it. k_keep: where rows keep their largest scores, so many; then to less
+  // than the k_keep-th largest sample, too: what does not exceed that is not kept.
+  __device__ __forceinline__ void bound_from(const Samples<kSamples>& samples, int steps, int k_keep) {
     const Entmax& entmax = head_.entmax;
     float scores[2][8], gain[2], bound[2];
 #pragma unroll
@@ -128,6 +144,16 @@ class Screen {
               newton(entmax.beta * gain[half], bound[half], quad_sum(sum[half]), quad_sum(slope[half]));
       }
     });
+    if constexpr (Lists::kKeepsLargest) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto& held = samples.largest[half];
+        // Mostly no row of the warp has so many samples above its bound.
+        const bool has_more = count_from(held, __float2half2_rn(bound[half])) >= k_keep;
+        if (__any_sync(kWarp, has_more && k_keep <= Samples<kSamples>::kOfRow))
+          bound[half] = fmaxf(bound[half], at_least(kth_largest(held, k_keep), lists_.margin[row_of(half)]));
+      }
+    }
     __syncwarp();  // all have read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -138,7 +164,7 @@ class Screen {
   }
 
   // The range in z of the quad's row's 16 largest samples of two tiles; +inf where the row sees none.
-  __device__ __forceinline__ float spread(const Samples& samples, int half) const {
+  __device__ __forceinline__ float spread(const Samples<kSamples>& samples, int half) const {
     float largest = -INFINITY, least = INFINITY;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -153,7 +179,7 @@ class Screen {
   }
 
   // How many of the lane's samples exceed their row's threshold.
-  __device__ __forceinline__ int above_threshold(const Samples& samples) const {
+  __device__ __forceinline__ int above_threshold(const Samples<kSamples>& samples) const {
     int above = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -234,6 +260,33 @@ class Screen {
 
  private:
   static constexpr int kPairBytes = 256;  // of all 32 lanes
+
+  // How many scores of those that the four lanes of a quad hold are at least a number, of which `least` has
+  // two copies.
+  template <int kPairs>
+  static __device__ __forceinline__ int count_from(const uint32_t (&held)[kPairs], __half2 least) {
+    int bits = 0;
+#pragma unroll
+    for (const uint32_t pair : held) bits += __popc(__hge2_mask(half2_of(pair), least));
+    return quad_sum(bits) / 16;
+  }
+
+  // The k-th largest of these, by bisection of float16's ordered bits: of numbers below 0 all bits turned, of
+  // others the highest.
+  template <int kPairs>
+  static __device__ __forceinline__ float kth_largest(const uint32_t (&held)[kPairs], int k) {
+    const auto number_of = [](uint32_t ordered) {
+      const uint32_t bits = ordered ^ (ordered < 0x8000 ? 0xFFFF : 0x8000);
+      return half2_of(bits | bits << 16);
+    };
+    uint32_t least = 0x03FF, above = 0xFC01;  // -inf, and more than +inf: of `least` or more there are k
+#pragma unroll 1
+    for (int step = 0; step < 16; ++step) {
+      const uint32_t middle = (least + above) / 2;
+      (count_from(held, number_of(middle)) >= k ? least : above) = middle;
+    }
+    return __low2float(number_of(least));
+  }
   static constexpr int kNextTiles =
       kTilesPerIteration * kKeys / kTileKeys;  // before nearly_full is asked again
 

@@ -37,8 +37,10 @@ struct Head {
 // Each lane owns one column, shared by its two rows and filled from the back with tiles of 64 keys: a hit
 // mask and the tile's first key. When it is nearly full, the warp's columns are moved to the workspace
 // (spill.cuh). After the last tile, the lists are joined, row after row (solve/joined_lists.cuh).
-template <int kColumn, int kEntries>
+// kOfLargest: of rows that keep their k_keep largest scores.
+template <int kColumn, int kEntries, bool kOfLargest>
 struct WarpLists {
+  static constexpr bool kKeepsLargest = kOfLargest;
   static constexpr int kPairs = kColumn, kMost = kEntries;  // kMost: entries of lists that are joined at once
   static_assert(kMost <= 64 * kPairs);
   union {

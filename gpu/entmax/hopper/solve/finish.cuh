@@ -5,8 +5,7 @@
 //   join_columns     The columns become lists, row after row, where key tiles were (joined_lists.cuh).
 //   score_exactly    Exact scores of their entries, where the columns were (list_products.cuh).
 //   solve_rows       tau by Newton's steps from the screen's bound. Under k_keep rows with more entries are
-//   cut
-//                    (largest.cuh), and solved again.
+//                    cut (largest.cuh), and solved again.
 //   (drop)           Entries with p = 0 go, scores become probabilities, the support is stored.
 //   gather_values    output = sum of p v (list_products.cuh).
 //
@@ -69,7 +68,7 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
   bool are_cut = false;
   do {
     solve_rows(lists, entmax, share, start, length, solution, entries);
-  } while (!are_cut && p.k_keep > 0 &&
+  } while (Lists::kKeepsLargest && !are_cut &&
            (are_cut = cut_rows(lists, listed, share, int3{start[0], length[0], entries[0]},
                                int3{start[1], length[1], entries[1]}, p.k_keep)));
   if (share.works && share.lane < 2) {  // the quad's first lane for its first row, the second for the other

@@ -1,7 +1,7 @@
 #pragma once
-// K_KEEP: a row keeps its k_keep largest scores, of equal ones those of the lowest keys. A row whose support
-// has at most k_keep keys is as it would be with all. Of any other, the keys that it keeps are in its
-// support, and so in its list: no score of a key that is in no list is needed.
+// K_KEEP: a row keeps its k_keep largest scores, of equal ones those of the lowest keys. They are in its
+// list, or the list has its whole support, and that has at most k_keep keys: the screen's bound is at most
+// tau of all keys, or less than the k_keep-th largest score (Screen::bound_from).
 
 #include <cstdint>
 
@@ -24,7 +24,13 @@ __device__ __forceinline__ void keep_largest(Lists& lists, const int (&listed)[L
     return __reduce_add_sync(kWarp, entries);
   };
   // At least k_keep scores are at least `least`, fewer at least `above`.
-  uint32_t least = 0, above = 0xFFFFFFFF;
+  uint32_t least = 0xFFFFFFFF, above = 0;
+  for (int i = lane; i < length; i += 32) {
+    least = min(least, bits_of(i));
+    above = max(above, bits_of(i));
+  }
+  least = __reduce_min_sync(kWarp, least);
+  above = __reduce_max_sync(kWarp, above) + 1;
   while (above - least > 1) {
     const uint32_t middle = least + (above - least) / 2;
     const int entries = count([&](int i) { return bits_of(i) >= middle; });
@@ -51,8 +57,7 @@ __device__ __forceinline__ void keep_largest(Lists& lists, const int (&listed)[L
 // Cuts the lists of the rows that have more than k_keep entries with p > 0. first, second: of the calling
 // lane's rows, what solve_rows takes and gives: where the list starts, how long it is, and its entries with
 // p > 0; by value, for an address would keep them in memory. Whether there was such a row: then tau is to be
-// solved for again, from below, as it is lower without some keys. By the whole warp; not inlined, for few
-// rows are so broad.
+// solved for again. By the whole warp; not inlined, for few rows are so broad.
 template <class Lists>
 __device__ __noinline__ bool cut_rows(Lists& lists, const int (&listed)[Lists::kMost], Share share,
                                       int3 first, int3 second, int k_keep) {
@@ -65,11 +70,9 @@ __device__ __noinline__ bool cut_rows(Lists& lists, const int (&listed)[Lists::k
     for (; broad != 0; broad &= broad - 1) {
       const int from = __ffs(static_cast<int>(broad)) - 1;
       keep_largest(lists, listed, __shfl_sync(kWarp, row.x, from), __shfl_sync(kWarp, row.y, from), k_keep);
-      const int of_warp = __shfl_sync(kWarp, share.row(half), from);
-      if (threadIdx.x % 32 == 0) lists.bound[of_warp].value = -INFINITY;
     }
   }
-  __syncwarp();  // scores and bounds
+  __syncwarp();  // scores
   return any;
 }
 

@@ -23,7 +23,8 @@ __device__ __forceinline__ float bound_of_row(const Lists& lists, int row) {
 }
 
 // Solves the two rows of the calling lane's quad, whose lists have `length` entries from `start` on, from the
-// rows' bounds. entries: how many of each list have p > 0.
+// rows' bounds. Under k_keep these may be above tau, so it begins from the largest score. entries: how many
+// of each list have p > 0.
 template <class Lists>
 __device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& entmax, const Share& share,
                                            const int (&start)[2], const int (&length)[2],
@@ -50,7 +51,8 @@ __device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& ent
     if (length[half] == 0) largest[half] = 0;
 #pragma unroll
     for (float& score : held[half]) score -= largest[half];
-    bound[half] = fmaxf(lower[half] - largest[half], bound_of_largest(0, entmax.gain));
+    bound[half] = bound_of_largest(0, entmax.gain);
+    if constexpr (!Lists::kKeepsLargest) bound[half] = fmaxf(lower[half] - largest[half], bound[half]);
   }
   entmax.visit([&](auto kind) {
 #pragma unroll 1
