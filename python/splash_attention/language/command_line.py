@@ -452,10 +452,11 @@ def _retrieval(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, device: str) -> dict[str, str]:
-    """What a file says of the run that wrote it, or a part of it."""
+    """What a file says of the run that wrote it, or a part of it. Where a machine keeps its files is of no use elsewhere: their names are said."""
     from splash_attention import __version__
 
-    command = f"python -m splash_attention.language {shlex.join(options.words)}"
+    words = [Path(word).name if Path(word).is_absolute() else word for word in options.words]
+    command = f"python -m splash_attention.language {shlex.join(words)}"
     return {"command": command, "date": _now(), "device": device, "splash_attention": __version__}
 
 

@@ -3,7 +3,7 @@
     python -m splash_laboratory.documents.model_tables data/reports/model-perplexity-h100.h5 docs/questions/*.md
 
 A table stands between two markers; the word of the first is the experiment, perplexity, kascade, kascade-8-bits,
-conversion or conversion-long:
+conversion, conversion-long or straight-through:
 
     <!-- model perplexity -->
     ...
@@ -24,7 +24,7 @@ from splash_attention.language.plan import Plan
 from splash_laboratory.documents.ladder_tables import markdown_table, number, text, write_tables
 from splash_laboratory.reports import Report
 
-MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|kascade|kascade-8-bits|conversion|conversion-long) -->\n).*?(<!-- end of model -->)", re.DOTALL)
+MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|kascade|kascade-8-bits|conversion|conversion-long|straight-through) -->\n).*?(<!-- end of model -->)", re.DOTALL)
 
 
 def fill(document: str, report: Report) -> str:
@@ -90,6 +90,7 @@ def alike(plan: Plan) -> tuple[float, ...]:
 
 ROWS: dict[str, Callable[[list[xr.Dataset]], list[list[str]]]] = {
     "perplexity": of_methods, "kascade": of_methods, "kascade-8-bits": of_methods, "conversion": of_plans, "conversion-long": of_plans,
+    "straight-through": of_plans,
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
     python -m splash_laboratory.documents.retrieval_tables data/reports/retrieval-chat-h200.json docs/questions/*.md
 
 A table stands between two markers; the word of the first is the prompts' form, chat or raw, with `beyond` behind it where their lengths
-are beyond the model's context, and `kascade` where Kascade is among the methods:
+are beyond the model's context, or `stretched` where the model was stretched for them, and `kascade` where Kascade is among the methods:
 
     <!-- retrieval chat -->
     ...
@@ -19,13 +19,15 @@ from typing import Any
 from splash_attention.language.retrieval_record import open_retrieval
 from splash_laboratory.documents.ladder_tables import markdown_table, write_tables
 
-MARKER = re.compile(r"(<!-- retrieval (?P<prompts>(?:chat|raw)(?: beyond)?(?: kascade)?) -->\n).*?(<!-- end of retrieval -->)", re.DOTALL)
+MARKER = re.compile(r"(<!-- retrieval (?P<prompts>(?:chat|raw)(?: beyond| stretched)?(?: kascade)?) -->\n).*?(<!-- end of retrieval -->)", re.DOTALL)
 
 
 def fill(document: str, report: dict[str, Any]) -> str:
     """The document with every table of such prompts written anew."""
     kinds = {one["method"]["default"]["kind"] for one in report["results"]}
-    prompts = report["prompts"]["form"] + (" beyond" if report["prompts"]["beyond_context"] else "") + (" kascade" if "kascade" in kinds else "")
+    asked = report["prompts"]
+    length = "" if not asked["beyond_context"] else " stretched" if asked.get("stretched") else " beyond"
+    prompts = asked["form"] + length + (" kascade" if "kascade" in kinds else "")
     headings, *rows = table(report)
     return MARKER.sub(lambda at: at[0] if at["prompts"] != prompts else at[1] + markdown_table(headings, rows) + at[3], document)
 

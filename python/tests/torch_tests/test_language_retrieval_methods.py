@@ -147,6 +147,7 @@ def test_the_command_makes_methods_for_model_and_text(asked):
     assert len(by_title[methods[6]]["layers"]) == 2
     (run,) = held["runs"]
     assert run["command"].startswith("python -m splash_attention.language retrieval ") and methods[0] in run["command"] and run["device"] == "CPU"
+    assert run["command"].endswith(" --out out.json"), "which folder it lay in says nothing elsewhere"
 
 
 def test_a_stopped_run_goes_on(asked, monkeypatch, capsys):
