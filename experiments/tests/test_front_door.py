@@ -23,6 +23,7 @@ mkdir -p "build/$2"; touch "build/$2/build.ninja"
 NINJA = """\
 #!/bin/bash
 echo "ninja ${*: -1}" >>"$STUBS/asked"
+[[ ${STUB_PIP:-} != hang || -z ${STUB_NINJA:-} ]] || until [[ -s $STUBS/pip ]]; do sleep 0.01; done
 [[ -z ${STUB_NINJA:-} ]] || { echo "[0/1] x"; echo "$STUB_NINJA"; exit 1; }
 mkdir -p "$2/bin"
 { echo "#!/bin/bash"; echo "preset=${2##*/}"; cat "$STUBS/program"; } >"$2/bin/splash"
@@ -104,6 +105,12 @@ class Door:
         return lines
 
 
+def await_end(pip: int, deadline: float) -> None:
+    while Path(f"/proc/{pip}").exists() and "Z" not in Path(f"/proc/{pip}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline, "pip goes on behind ./splash"
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def door(tmp_path: Path) -> Door:
     return Door(tmp_path)
@@ -175,6 +182,11 @@ def test_a_build_that_fills_the_disk(door: Door):
     assert "the build failed (all of it: build/.front-door/build-" in door.refused("list", STUB_NINJA="no")
 
 
+def test_a_build_that_fails_ends_what_is_installed_beside_it_and_has_the_last_word(door: Door):
+    assert "the build failed" in door.refused("list", STUB_NINJA="no", STUB_PIP="hang")
+    await_end(int((door.stubs / "pip").read_text()), time.monotonic() + 30)
+
+
 def test_requirements_are_installed_from_locks_with_hashes(door: Door):
     out, _ = door("list")
     assert out.endswith(f"python={door.root}/.venv/bin/python\n")
@@ -213,9 +225,7 @@ def test_an_interrupted_installation_is_done_again_from_the_beginning(door: Door
     if number == signal.SIGKILL:  # cannot be handled, so pip still runs
         os.kill(pip, signal.SIGKILL)
     process.communicate()
-    while Path(f"/proc/{pip}").exists() and "Z" not in Path(f"/proc/{pip}/stat").read_text().split()[2]:
-        assert time.monotonic() < deadline, "pip goes on behind an interrupted ./splash"
-        time.sleep(0.01)
+    await_end(pip, deadline)
     door.asked()
     _, errors = door("list")
     assert "making the Python environment .venv anew: it is not whole" in errors

@@ -32,6 +32,8 @@ def test_usage(name, capsys):
         ("model_tables", "model-kascade-h200.h5", 1),
         ("model_tables", "model-conversion-h100.h5", 2),
         ("model_tables", "model-conversion-long-h100.h5", 2),
+        ("model_tables", "model-kascade-8-bits-h100.h5", 1),
+        ("model_tables", "model-straight-through-h200.h5", 1),
     ],
 )
 def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least):
@@ -49,6 +51,7 @@ def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least)
     [
         ("chat", "retrieval-chat-h200.json", "what-does-entmax-cost-my-model.md"),
         ("raw", "retrieval-raw-h200.json", "what-does-entmax-cost-my-model.md"),
+        ("raw stretched", "retrieval-stretched-h200.json", "what-does-entmax-cost-my-model.md"),
         ("chat kascade", "retrieval-kascade-h100.json", "what-does-reusing-another-layers-keys-cost.md"),
     ],
 )

@@ -1,23 +1,16 @@
-"""The command line of splash_attention.language."""
+"""The command line of splash_attention.language: its words. What the commands do is in commands.py."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import fields
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-from splash_attention.files.whole_file import prepare_place, whole_file
-from splash_attention.language.made_methods import check_method, named
-from splash_attention.language.methods import KINDS, Method
-from splash_attention.language.packages import MODELS, TEXTS, fetch
+from splash_attention.language import commands
+from splash_attention.language.methods import KINDS
+from splash_attention.language.packages import MODELS, TEXTS
 from splash_attention.language.plan import Plan
 
 EXAMPLES = """\
@@ -49,28 +42,28 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m splash_attention.language", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="What exact entmax attention costs a language model; tuning it, and turning a model into it.",
     )  # fmt: skip
-    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = whole.add_subparsers(required=True, metavar="COMMAND")
 
-    one = commands.add_parser("fetch", help="download models and texts into the cache; nothing else fetches")
+    one = subparsers.add_parser("fetch", help="download models and texts into the cache; nothing else fetches")
     one.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join([*MODELS, *TEXTS])}; none: all")
-    one.set_defaults(run=_fetch)
+    one.set_defaults(run=commands.run_fetch)
 
-    one = commands.add_parser("texts", help="tokenise texts into one file")
+    one = subparsers.add_parser("texts", help="tokenise texts into one file")
     _add_text(one)
     one.add_argument("--most", type=int, metavar="N", help="tokens of each part that are kept (all)")
     one.add_argument("--out", type=Path, required=True, help="a *.npz for --text")
-    one.set_defaults(run=_texts)
+    one.set_defaults(run=commands.run_texts)
 
-    one = commands.add_parser("perplexity", help="perplexity of methods in softmax's place")
+    one = subparsers.add_parser("perplexity", help="perplexity of methods in softmax's place")
     _add_text(one)
     _add_windows(one, "held_out", 1024, 4)
     _add_methods(one)
     one.add_argument("--looked-at", type=int, default=2, metavar="N", help="windows of which supports are counted (2)")
     _add_stretch(one)
     one.add_argument("--out", type=Path, help="a *.json with every window, layer and head")
-    one.set_defaults(run=_perplexity)
+    one.set_defaults(run=commands.run_perplexity)
 
-    one = commands.add_parser("retrieval", help="whether methods find a sentence that was planted in a text")
+    one = subparsers.add_parser("retrieval", help="whether methods find a sentence that was planted in a text")
     _add_text(one)
     _add_place(one)
     _add_methods(one)
@@ -85,17 +78,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_stretch(one)
     one.add_argument("--out", type=Path, help="a *.json with every prompt, written as answers come")
     one.add_argument("--resume", action="store_true", help="go on with what --out holds: of a run that was stopped, or of fewer prompts or methods")
-    one.set_defaults(run=_retrieval)
+    one.set_defaults(run=commands.run_retrieval)
 
-    one = commands.add_parser("tune", help="choose alpha and scale of each head without training")
+    one = subparsers.add_parser("tune", help="choose alpha and scale of each head without training")
     _add_text(one)
     _add_windows(one, "development", 1024, 2)
     one.add_argument("--budget", type=float, nargs="+", required=True, metavar="KEYS", help="mean keys of a query, over all heads")
     one.add_argument("--k-keep", type=int, nargs="*", default=[], metavar="K", help="also try each with the K largest scores only")
     one.add_argument("--out", type=Path, required=True, help="a *.json for --methods; with several budgets OUT-BUDGET.json each")
-    one.set_defaults(run=_tune)
+    one.set_defaults(run=commands.run_tune)
 
-    one = commands.add_parser("capture", help="write q, k and v of its attention, after rotation, as an input of experiments")
+    one = subparsers.add_parser("capture", help="write q, k and v of its attention, after rotation, as an input of experiments")
     _add_text(one)
     _add_windows(one, "held_out", 2048, 1)
     one.add_argument("--layers", type=int, nargs="+", metavar="L", help="layers, from 0 (all)")
@@ -107,9 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     other.add_argument("--converted", type=Path, metavar="FILE", help="safetensors of `convert`: the model after conversion")
     other.add_argument("--method", metavar="METHOD", help="a file of `tune`, or KIND:NAME=VALUE,…, in softmax's place")
     one.add_argument("--out", type=Path, help="an HDF5 file; none: in the cache, made once for the same model, text and choice")
-    one.set_defaults(run=_capture)
+    one.set_defaults(run=commands.run_capture)
 
-    one = commands.add_parser("decode-step", help="time a step of decoding, entmax over pages beside PyTorch's softmax, and where it goes")
+    one = subparsers.add_parser("decode-step", help="time a step of decoding, entmax over pages beside PyTorch's softmax, and where it goes")
     _add_text(one)
     _add_place(one)
     one.add_argument("--part", default="held_out", help="held_out, development or training (held_out)")
@@ -122,9 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--rows", type=int, default=8, metavar="N", help="sequences that are prefilled at once (8)")
     one.add_argument("--quick", action="store_true", help="48 keys, 2 sequences and 3 replays where nothing else is said: a trial of the whole")
     one.add_argument("--out", type=Path, help="a *.json with every time")
-    one.set_defaults(run=_decode_step)
+    one.set_defaults(run=commands.run_decode_step)
 
-    one = commands.add_parser("training-step", help="time a training step, exact entmax beside PyTorch's softmax, and where it goes")
+    one = subparsers.add_parser("training-step", help="time a training step, exact entmax beside PyTorch's softmax, and where it goes")
     _add_text(one)
     _add_place(one)
     one.add_argument("--part", default="training", help="held_out, development or training (training)")
@@ -134,9 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--steps", type=int, metavar="N", help="timed steps (9)")
     one.add_argument("--quick", action="store_true", help="1x48 and 2 steps where nothing else is said: a trial of the whole")
     one.add_argument("--out", type=Path, help="a *.json with every time")
-    one.set_defaults(run=_training_step)
+    one.set_defaults(run=commands.run_training_step)
 
-    one = commands.add_parser("kascade", help="choose layers that find keys, and which heads of the others reuse them: a plan of Kascade")
+    one = subparsers.add_parser("kascade", help="choose layers that find keys, and which heads of the others reuse them: a plan of Kascade")
     _add_text(one)
     _add_windows(one, "development", 1024, 2)
     one.add_argument("--anchors", type=int, required=True, metavar="N", help="layers that find keys, layer 0 among them")
@@ -146,9 +139,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--over-tiles", default="mean", help="mean or minimum: what a text's tiles count by (mean)")
     one.add_argument("--tiles", type=int, metavar="N", help="tiles of each text that are looked at (all)")
     one.add_argument("--out", type=Path, required=True, help="a *.toml")
-    one.set_defaults(run=_kascade)
+    one.set_defaults(run=commands.run_kascade)
 
-    one = commands.add_parser("convert", help="train: alpha and scale of each head, with an adapter or all weights")
+    one = subparsers.add_parser("convert", help="train: alpha and scale of each head, with an adapter or all weights")
     _add_text(one)
     _add_place(one)
     for part in fields(Plan):
@@ -158,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument(option, dest=part.name, type=type(part.default), default=part.default, metavar=part.name.upper(), help=told)
     one.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on")
     one.add_argument("--out", type=Path, required=True, help="a folder: log.csv, and adapter.safetensors or model.safetensors")
-    one.set_defaults(run=_convert)
+    one.set_defaults(run=commands.run_convert)
     return whole
 
 
@@ -179,13 +172,6 @@ def _add_stretch(one: argparse.ArgumentParser) -> None:
     one.add_argument("--stretch", action="store_true", help="beyond its context let the model read by rotary positions that turn more slowly (NTK-aware)")
 
 
-def _at_length(options: argparse.Namespace, model: Any, length: int) -> Any:
-    """Where the model reads so many tokens."""
-    from splash_attention.language.models import stretched
-
-    return stretched(model, length) if options.stretch else nullcontext()
-
-
 def _add_methods(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--methods", nargs="+", default=[], metavar="METHOD",
@@ -198,320 +184,3 @@ def _add_methods(one: argparse.ArgumentParser) -> None:
 def _add_place(one: argparse.ArgumentParser) -> None:
     one.add_argument("--device", help="cpu, cuda, cuda:1, … (cuda where there is one)")
     one.add_argument("--dtype", help="float32, bfloat16 or float16 (bfloat16 on a GPU, else float32)")
-
-
-def _fetch(options: argparse.Namespace) -> int:
-    fetch(options.names or [*MODELS, *TEXTS])
-    return 0
-
-
-def _texts(options: argparse.Namespace) -> int:
-    from splash_attention.language.models import load_model
-    from splash_attention.language.texts import texts_of
-
-    prepare_place(options.out)
-    _, tokenizer, _ = load_model(options.model)
-    texts = texts_of(tokenizer, options.text, prose=options.prose)
-    texts.write(options.out, options.most)
-    print(f"{options.out}: {', '.join(f'{part} {len(ids)}' for part, ids in texts.tokens.items())} tokens")
-    return 0
-
-
-def _place(options: argparse.Namespace) -> tuple[str, str]:
-    """(dtype, device)."""
-    import torch
-
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return options.dtype or ("bfloat16" if device.startswith("cuda") else "float32"), device
-
-
-def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
-    """(model, windows, what a result says of them)."""
-    model, _, texts, about = _load_texts(options)
-    return model, *_windows(options, texts, about)
-
-
-def _windows(options: argparse.Namespace, texts: Any, about: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    windows = texts.windows(options.part, options.window, options.windows)
-    return windows, {**about, "windows": {"part": options.part, "length": options.window, "count": options.windows}}
-
-
-def _load_texts(options: argparse.Namespace) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """(model, tokenizer, texts, what a result says of them)."""
-    import torch
-
-    from splash_attention.language.models import load_model
-    from splash_attention.language.texts import texts_of
-
-    dtype, device = _place(options)
-    model, tokenizer, description = load_model(options.model, dtype, device)
-    texts = texts_of(tokenizer, options.text, prose=options.prose)
-    _say(f"{description.name}, {description.quantisation}, {description.dtype} on {device}; {description.architecture}")
-    place = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
-    about = {
-        "model": description.as_dict(),
-        "text": texts.record,
-        "device": place,
-        "versions": _versions(),
-    }
-    return model, tokenizer, texts, about
-
-
-def _perplexity(options: argparse.Namespace) -> int:
-    from splash_attention.language.measure import compare, perplexity, report, table
-
-    _check_methods(options)
-    model, _, texts, about = _load_texts(options)
-    windows, about = _windows(options, texts, about)
-    if options.stretch:
-        about["windows"]["stretched"] = True
-    made = _maker(options, model, texts, about, options.window)
-    with _at_length(options, model, options.window):
-        methods = [made(text, options.window) for text in options.methods]
-        measured, baseline = compare(model, windows, methods, looked_at=options.looked_at, said=_say)
-    for path in options.converted:
-        model, method = _converted(options, path)
-        with _at_length(options, model, options.window):
-            measured.append(perplexity(model, windows, method, looked_at=options.looked_at))
-    print(table(measured, baseline))
-    if options.out:
-        _write(options.out, report(measured, baseline, about))
-    return 0
-
-
-def _capture(options: argparse.Namespace) -> int:
-    from splash_attention.language.attention import apply
-    from splash_attention.language.capturing import Part, cached_path, capture_windows, is_whole
-    from splash_attention.language.conversion import load_converted, plan_of
-    from splash_attention.language.model_file import sha256_of
-
-    method = Method.parse(options.method) if options.method else None
-    if options.converted:
-        plan_of(options.converted)  # before the model is loaded
-    if options.out:
-        prepare_place(options.out)
-    model, windows, about = _load(options)
-    if options.converted:
-        about["converted"] = {"sha256": sha256_of(options.converted), "file": options.converted.name}
-        method = load_converted(model, options.converted).method()
-    elif method:
-        apply(model, method)
-    if method:
-        about["method"] = method.as_dict()
-    part = Part(options.layers, options.heads, options.queries, options.stored, options.importances)
-    out = options.out or cached_path(windows, part, about)
-    if options.out or not is_whole(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        capture_windows(model, windows, out, part, about)
-    print(out)
-    return 0
-
-
-def _decode_step(options: argparse.Namespace) -> int:
-    from splash_attention.language.decode_step import measure, prompts, set_method, table
-
-    method = Method.parse(options.method)
-    context, batches, replays = (48, [2], 3) if options.quick else (8192, [16, 64], 200)
-    context, batches, replays = options.context or context, options.batch or batches, options.replays or replays
-    for name, value in (("context", context), ("batch", min(batches)), ("replays", replays), ("rows", options.rows)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")
-    if options.out:
-        prepare_place(options.out)
-    model, _, texts, about = _load_texts(options)
-    set_method(model, method)
-    held = {**about, "date": _now(), "method": method.as_dict(), "part": options.part, "measured": []}
-    for batch in batches:
-        ids = prompts(texts.part(options.part), batch, context)
-        how = {"bits": options.bits, "page_size": options.page_size, "replays": replays, "rows": options.rows}
-        held["measured"].append(measure(model, ids, **how, said=_say))
-        if options.out:
-            _write(options.out, held)
-    print(table(held["measured"]))
-    return 0
-
-
-def _training_step(options: argparse.Namespace) -> int:
-    from splash_attention.language.decode_step import prompts
-    from splash_attention.language.training_step import Arm, measure, table
-
-    arms = [Arm.parse(text) for text in options.arms]
-    wanted = [_batch_and_length(text) for text in options.windows or (["1x48"] if options.quick else ["2x8192"])]
-    steps = options.steps or (2 if options.quick else 9)
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; it must be at least 1")
-    if options.out:
-        prepare_place(options.out)
-    model, _, texts, about = _load_texts(options)
-    held = {**about, "date": _now(), "part": options.part, "arms": {arm.name: arm.as_dict() for arm in arms}, "measured": []}
-    for batch, length in wanted:
-        ids = prompts(texts.part(options.part), batch, length).to(model.device)
-        for arm in arms:
-            held["measured"].append(measure(model, arm, ids, steps=steps, said=_say))
-            if options.out:
-                _write(options.out, held)
-    print(table(held["measured"]))
-    return 0
-
-
-def _batch_and_length(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
-    if not found or int(found[1]) < 1 or int(found[2]) < 2:
-        raise ValueError(f"windows {text!r} are not NxTOKENS, such as 2x8192: at least 1 window of at least 2 tokens")
-    return int(found[1]), int(found[2])
-
-
-def _kascade(options: argparse.Namespace) -> int:
-    from splash_attention.kascade import plan, write_plan
-
-    prepare_place(options.out)
-    model, windows, about = _load(options)
-    chosen = ("anchors", "budget", "least_keys", "alpha", "over_tiles", "tiles")
-    made = plan(model, list(windows), **{name: getattr(options, name) for name in chosen}, name=about["model"]["name"]).plan
-    write_plan(made, options.out)
-    print(f"{options.out}: anchors {', '.join(map(str, made.anchors))}; {100 * made.identities:.0f} % of the reusing heads take their own number")
-    return 0
-
-
-def _converted(options: argparse.Namespace, path: Path) -> tuple[Any, Method]:
-    """(model, its method) of a conversion."""
-    from dataclasses import replace
-
-    from splash_attention.language.conversion import load_converted
-    from splash_attention.language.models import load_model
-
-    model = load_model(options.model, *_place(options)).model
-    name = path.parent.name if path.stem in ("adapter", "model") else path.stem  # `convert` names its files so, in a folder of the user's
-    method = replace(load_converted(model, path).method(), name=f"converted: {name}")
-    _say(method.title)
-    return model, method
-
-
-def _check_methods(options: argparse.Namespace) -> None:
-    """Before the model is loaded."""
-    for text in options.methods:
-        check_method(text)
-    if options.out:
-        prepare_place(options.out)
-    for path in options.converted:
-        path.stat()
-
-
-def _maker(options: argparse.Namespace, model: Any, texts: Any, about: dict[str, Any], length: int) -> Callable[[str, int], Method]:
-    """Of --methods, for a text's length; `length` is that of the windows on which they are made."""
-    from splash_attention.language.making import Maker
-    from splash_attention.language.models import Description
-
-    maker = Maker(model, Description(**about["model"]), texts, _place(options)[1], length)
-    return lambda text, of: named(maker.make(text, of), text)
-
-
-def _retrieval(options: argparse.Namespace) -> int:
-    from splash_attention.language.retrieval import DEPTHS, plant, retrieve, table
-    from splash_attention.language.retrieval_record import Record
-
-    _check_methods(options)
-    model, tokenizer, texts, about = _load_texts(options)
-    if tokenizer is None:
-        raise ValueError("the model's file holds no tokenizer; retrieval needs one")
-    tokens, context, lengths = texts.part(options.part), model.config.max_position_embeddings, sorted(set(options.window))
-    how = {
-        "part": options.part, "depths": options.depths or list(DEPTHS), "choices": options.choices, "seed": options.seed,
-        "form": options.form or ("chat" if tokenizer.chat_template else "raw"), "context": context,
-    }  # fmt: skip
-    if options.stretch:
-        how["stretched"] = True
-    shape = {name: how[name] for name in ("depths", "choices", "form", "seed")}
-    prompts = {length: plant(tokenizer, tokens, length, options.prompts, **shape) for length in lengths}
-    record = Record(options.out, {**about, "runs": [_run(options, about["device"])], "prompts": how}, resume=options.resume)
-    beyond = [length for length in lengths if length > context]
-    if beyond:
-        why = "its positions are stretched" if options.stretch else "it was not trained on such positions"
-        _say(f"{', '.join(map(str, beyond))} tokens are beyond the model's context of {context}: {why}")
-    measured, made = [], _maker(options, model, texts, about, max(lengths))
-
-    def ask(model: Any, methods: dict[int, Method]) -> None:
-        for length, method in methods.items():
-            answers = record.answers(method, length)
-            _say(f"{method.title}, {length} tokens" + (f", {len(answers)} prompts are there" if answers else ""))
-            with _at_length(options, model, length):
-                measured.append(retrieve(model, prompts[length], method, batch=options.batch, answers=answers, said=record.keep))
-            record.keep(measured[-1])
-
-    ask(model, dict.fromkeys(lengths, Method()))
-    for text in options.methods:
-        with _at_length(options, model, max(lengths)):  # as long are the windows that methods are made on
-            of_lengths = {length: made(text, length) for length in lengths}
-        if of_lengths[lengths[0]] != Method():
-            ask(model, of_lengths)
-    for path in options.converted:
-        model, method = _converted(options, path)
-        ask(model, dict.fromkeys(lengths, method))
-    print(table(measured, record.baselines))
-    return 0
-
-
-def _run(options: argparse.Namespace, device: str) -> dict[str, str]:
-    """What a file says of the run that wrote it, or a part of it. Where a machine keeps its files is of no use elsewhere: their names are said."""
-    from splash_attention import __version__
-
-    words = [Path(word).name if Path(word).is_absolute() else word for word in options.words]
-    command = f"python -m splash_attention.language {shlex.join(words)}"
-    return {"command": command, "date": _now(), "device": device, "splash_attention": __version__}
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def _convert(options: argparse.Namespace) -> int:
-    import torch
-
-    from splash_attention.language.models import load_model
-    from splash_attention.language.texts import texts_of
-    from splash_attention.language.training import convert
-
-    plan = Plan(**{part.name: getattr(options, part.name) for part in fields(Plan)})
-    if plan.start:
-        Method.read(plan.start)  # before the model is loaded
-    dtype, device = _place(options)
-    model, tokenizer, _ = load_model(options.model, dtype if plan.rank else "float32", device)
-    tokens = texts_of(tokenizer, options.text, prose=options.prose).tokens["training"]
-    convert(model, torch.from_numpy(tokens.astype("int64")), plan, options.out, seconds=options.seconds, said=_say)
-    unfinished = not any(options.out.glob("*.safetensors"))
-    print(f"{options.out}: {'not finished; the same command goes on' if unfinished else 'done'}")
-    return 0
-
-
-def _tune(options: argparse.Namespace) -> int:
-    from splash_attention.language.methods import Method
-    from splash_attention.language.tuning import candidates, measure_curves
-
-    name: Callable[[float], Path] = lambda budget: options.out
-    if len(options.budget) > 1:
-        name = lambda budget: options.out.with_name(f"{options.out.stem}-{budget:g}{options.out.suffix}")
-    for budget in options.budget:
-        prepare_place(name(budget))
-    model, windows, about = _load(options)
-    curves = measure_curves(model, windows, candidates(k_keeps=(None, *options.k_keep)))
-    for budget in options.budget:
-        method, facts = curves.choose(budget)
-        Method(method.default, method.layers, method.name, {**method.made_by, **about}).write(name(budget))
-        print(f"{name(budget)}: {facts['mean_support']:.1f} keys a query in the mean, error {facts['error']:.4f}")
-    return 0
-
-
-def _write(path: Path, held: dict[str, Any]) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(held, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _versions() -> dict[str, str]:
-    import torch
-    import transformers
-
-    return {"torch": torch.__version__, "transformers": transformers.__version__}
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
