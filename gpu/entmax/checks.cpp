@@ -35,12 +35,10 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
   const bool hopper = compute_capability == 90 && not_on_hopper(spec, dtype, given).empty();
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
-        "entmax forward's path for Hopper takes bfloat16 and float16, up to 2^28 keys, one k_keep or none, "
-        "no "
-        "positions, no mask of pairs, no soft cap, no sinks, no dropout, no bias, thresholds that it solves "
-        "for, on "
-        "compute capability "
-        "9.0; ForwardPath::fastest takes the other problems too");
+        "entmax forward's path for Hopper takes bfloat16 and float16, up to 2^28 keys, one k_keep or "
+        "none, no positions, no mask of pairs, no soft cap, no sinks, no dropout, no bias, thresholds "
+        "that it solves for, on compute capability 9.0; ForwardPath::fastest takes the other problems "
+        "too");
   }
   if (wanted == ForwardPath::fastest && tuning.portable != 0) return ForwardPath::portable;
   return hopper && wanted != ForwardPath::portable ? ForwardPath::hopper : ForwardPath::portable;

@@ -22,7 +22,7 @@ enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where 
 // Whether Hopper's path takes the problem: bf16 or f16, up to 2^28 keys, all of them or the k_keep largest,
 // which all heads share, any mask without positions and pairs (causal, with or without a window, packed
 // sequences), no soft cap, no sinks, no dropout, no bias. Under k_keep, rows that list too many keys are left
-// to the portable path's kernels: few, up to 80.
+// to the portable path's kernels: few rows, where k_keep is at most 80.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the

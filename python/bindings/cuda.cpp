@@ -379,6 +379,7 @@ void bind_cuda(nb::module_& module) {
       nb::arg("factors"), nb::arg("factor_count"), nb::arg("beside").none(), nb::arg("sums"),
       nb::arg("stream"));
   module.def("sums_per_head", &entmax::sums_per_head);
+  module.attr("MOST_ORDERED_HEADS") = entmax::kMostOrderedHeads;
   module.def("cuda_entmax", &rows);
   module.def("cuda_entmax_gradient", &rows_gradient);
 #endif

@@ -1,25 +1,21 @@
 #include "gpu/entmax/arguments/head_order.h"
 
-#include <array>
 #include <string>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "core/error.h"
-#include "core/round.h"
 #include "gpu/cuda_check.h"
 #include "gpu/entmax/arguments/head_order_kernel.cuh"
 
 namespace splash::gpu::entmax {
 namespace {
 
-constexpr int64_t kElements = 8;  // of 16 bytes
-
 template <class Element>
 void check(const char* name, const HeadRows<Element>& rows) {
-  if (reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.batch % kElements == 0 &&
-      rows.head % kElements == 0 && rows.row % kElements == 0)
+  if (reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.batch % kPieceElements == 0 &&
+      rows.head % kPieceElements == 0 && rows.row % kPieceElements == 0)
     return;
   throw InvalidArgument(std::string(name) +
                         " does not lie as allowed: addresses and distances of 16-byte multiples");
@@ -27,19 +23,16 @@ void check(const char* name, const HeadRows<Element>& rows) {
 
 }  // namespace
 
-int64_t sums_per_head(int64_t rows, int64_t head_dim) {
-  return ceil_div(rows * (head_dim / kElements), int64_t{kOrderPieces * kOrderThreads});
-}
-
 void reorder_heads(const HeadOrder& order, Dtype dtype, StreamHandle stream) {
   if (dtype != Dtype::f16 && dtype != Dtype::bf16)
     throw InvalidArgument("heads are put in order in float16 and bfloat16, not in " +
                           std::string(to_string(dtype)));
-  if (order.head_dim < 1 || order.head_dim % kElements != 0)
+  if (order.head_dim < 1 || order.head_dim % kPieceElements != 0)
     throw InvalidArgument("head_dim is " + std::to_string(order.head_dim) + "; allowed: multiples of 8");
   const int64_t heads = int64_t{order.batch} * order.heads;
-  if (heads > 65535)
-    throw InvalidArgument(std::to_string(heads) + " heads of all batch entries; allowed: up to 65535");
+  if (heads > kMostOrderedHeads)
+    throw InvalidArgument(std::to_string(heads) + " heads of all batch entries; allowed: up to " +
+                          std::to_string(kMostOrderedHeads));
   if (order.factors != nullptr && order.factor_count != 1 && order.factor_count != order.heads)
     throw InvalidArgument(std::to_string(order.factor_count) + " factors; allowed: 1, or one a head");
   if (order.sums != nullptr && (order.factors == nullptr || order.beside.data == nullptr))

@@ -6,9 +6,14 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/round.h"
 #include "gpu/engine/memory.h"
 
 namespace splash::gpu::entmax {
+
+constexpr int kOrderThreads = 256, kOrderPieces = 4;  // of a block, and of a thread
+constexpr int kPieceElements = 8;                     // 16 bytes
+constexpr int64_t kMostOrderedHeads = 65535;          // of all batch entries
 
 // Rows of head_dim neighbouring elements, and how many elements lie between two batch entries, heads and
 // rows.
@@ -29,7 +34,9 @@ struct HeadOrder {
 };
 
 // Partial sums of one head of one batch entry.
-int64_t sums_per_head(int64_t rows, int64_t head_dim);
+inline int64_t sums_per_head(int64_t rows, int64_t head_dim) {
+  return ceil_div(rows * (head_dim / kPieceElements), int64_t{kOrderPieces * kOrderThreads});
+}
 
 // Enqueues to = from · factor, computed in float and rounded once to dtype, and the sums. dtype: f16 or bf16.
 // Addresses and distances are multiples of 16 bytes. The same bits in every run. Throws InvalidArgument where

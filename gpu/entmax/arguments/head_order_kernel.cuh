@@ -1,25 +1,24 @@
 #pragma once
 // The kernel of head_order.h. Memory bounds it: each element is read once and written once.
 
-#include "gpu/arch/lane.cuh"
+#include "gpu/arch/reduce.cuh"
 #include "gpu/entmax/arguments/head_order.h"
 #include "gpu/entmax/math/vectors.cuh"
 
 namespace splash::gpu::entmax {
 
-constexpr int kOrderThreads = 256,
-              kOrderPieces = 4;  // eight elements a piece; of a thread, in flight together
-
-// blockIdx.x: a part of a head's pieces. blockIdx.y: a head of a batch entry.
+// A thread's pieces are in flight together. blockIdx.x: a part of a head's pieces. blockIdx.y: a head of a
+// batch entry.
 template <class T>
 __global__ void __launch_bounds__(kOrderThreads) reorder_kernel(const __grid_constant__ HeadOrder order) {
   __shared__ float warp_sums[kOrderThreads / 32];
   const int head = static_cast<int>(blockIdx.y) % order.heads,
             entry = static_cast<int>(blockIdx.y) / order.heads;
-  const int thread = static_cast<int>(threadIdx.x), pieces = order.head_dim / 8;
+  const int thread = static_cast<int>(threadIdx.x), pieces = order.head_dim / kPieceElements;
   const int64_t all = int64_t{order.rows} * pieces;
   const auto place = [&](const auto& rows, int64_t piece) {
-    return entry * rows.batch + head * rows.head + piece / pieces * rows.row + piece % pieces * 8;
+    return entry * rows.batch + head * rows.head + piece / pieces * rows.row +
+           piece % pieces * kPieceElements;
   };
   const float factor = order.factors == nullptr ? 1 : order.factors[order.factor_count == 1 ? 0 : head];
   const int64_t first = int64_t{blockIdx.x} * kOrderPieces * kOrderThreads + thread;
@@ -42,11 +41,11 @@ __global__ void __launch_bounds__(kOrderThreads) reorder_kernel(const __grid_con
       store8(to, read[i]);
       continue;
     }
-    float x[8], y[8], scaled[8];
+    float x[kPieceElements], y[kPieceElements], scaled[kPieceElements];
     unpack8<T>(read[i], x);
     unpack8<T>(beside[i], y);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
+    for (int e = 0; e < kPieceElements; ++e) {
       sum = fmaf(x[e], y[e], sum);
       scaled[e] = x[e] * factor;
     }
@@ -54,8 +53,7 @@ __global__ void __launch_bounds__(kOrderThreads) reorder_kernel(const __grid_con
                      arch::pack_pair<T>(scaled[4], scaled[5]), arch::pack_pair<T>(scaled[6], scaled[7])});
   }
   if (order.sums == nullptr) return;
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, lanes);
+  sum = arch::warp_sum(sum);
   if (thread % 32 == 0) warp_sums[thread / 32] = sum;
   __syncthreads();
   if (thread > 0) return;

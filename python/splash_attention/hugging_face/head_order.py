@@ -18,7 +18,6 @@ from splash_attention import _core
 from splash_attention.backends.torch import cuda
 
 _HALF = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_MOST_HEADS = 65535  # of all batch entries
 
 
 def in_kernel_order(heads: Tensor) -> Tensor:
@@ -84,8 +83,9 @@ def _takes(heads: Tensor) -> bool:
         return False
     if type(heads) not in (Tensor, torch.nn.Parameter) or _are_functorch_transforms_active() or _len_torch_dispatch_stack():
         return False
-    entries = heads.shape[0] * heads.shape[1]
-    return _core.has_cuda and not heads.is_neg() and heads.numel() > 0 and entries <= _MOST_HEADS and heads.shape[3] % 8 == 0
+    if not _core.has_cuda or heads.shape[0] * heads.shape[1] > _core.MOST_ORDERED_HEADS:
+        return False
+    return not heads.is_neg() and heads.numel() > 0 and heads.shape[3] % 8 == 0
 
 
 def _lies_well(heads: Tensor) -> bool:

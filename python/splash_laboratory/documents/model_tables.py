@@ -24,8 +24,6 @@ from splash_attention.language.plan import Plan
 from splash_laboratory.documents.ladder_tables import markdown_table, number, text, write_tables
 from splash_laboratory.reports import Report
 
-MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|kascade|kascade-8-bits|conversion|conversion-long|straight-through) -->\n).*?(<!-- end of model -->)", re.DOTALL)
-
 
 def fill(document: str, report: Report) -> str:
     """The document with every table of the report's experiments written anew."""
@@ -92,6 +90,7 @@ ROWS: dict[str, Callable[[list[xr.Dataset]], list[list[str]]]] = {
     "perplexity": of_methods, "kascade": of_methods, "kascade-8-bits": of_methods, "conversion": of_plans, "conversion-long": of_plans,
     "straight-through": of_plans,
 }  # fmt: skip
+MARKER = re.compile(rf"(<!-- model (?P<experiment>{'|'.join(ROWS)}) -->\n).*?(<!-- end of model -->)", re.DOTALL)
 
 
 def share(ratio: float, low: float, high: float) -> str:

@@ -46,11 +46,11 @@ namespace splash::gpu::entmax::hopper {
 // - Other alphas, as models learn them: a listed key takes 90 to 270 ps, the more the less even lists are,
 //   and one on the dense path 3.2. The first eighth, which is near, has most of what is listed in the end:
 //   all that is listed counts, from there on and after the last tile.
+// - Under k_keep, when the other path takes 4.7 ps a key and what is listed is mostly not gathered: so, too.
 // kFewListed keys are listed sooner than the dense path has begun.
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
 constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad
 constexpr int kFewListed = 128;
-// - Under k_keep the other path takes some 4.7 ps a key, and what is listed is mostly not gathered.
 struct Votes {
   int first_share, keys_a_listed;  // one in so many tiles, and keys that stand for one that is listed
   bool count_columns;              // beside what is in the workspace
@@ -366,9 +366,10 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
                         [&](const Scores& seen) { samples.template take<decltype(group)::value>(seen); });
             });
       };
-      if (kLargest &&
-          position < schedule.far_begin)  // around the products: within, registers would not suffice
-        sample(std::integral_constant < int, kLargest ? kNearGroup : kSampleGroup > {});
+      // The choice is around the products: within, registers would not suffice.
+      constexpr int kFirstGroup = kLargest ? kNearGroup : kSampleGroup;
+      if (kLargest && position < schedule.far_begin)
+        sample(std::integral_constant<int, kFirstGroup>{});
       else
         sample(std::integral_constant<int, kSampleGroup>{});
       if (position == kTilesPerIteration) {
@@ -395,9 +396,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     }
   }
   // The screening pass.
-  const auto votes = [&] {
-    return Votes::of(tiles.head.entmax, kLargest);
-  };  // anew each time, to save registers
+  // Anew each time, to save registers.
+  const auto votes = [&] { return Votes::of(tiles.head.entmax, kLargest); };
   int next_vote = schedule.screen_begin +
                   schedule.tiles / votes().first_share;  // position: then the block votes whether to stop
   int key = kKeys * schedule.last_tile();                // of the iteration's first tile

@@ -260,6 +260,8 @@ class Screen {
 
  private:
   static constexpr int kPairBytes = 256;  // of all 32 lanes
+  static constexpr int kNextTiles =
+      kTilesPerIteration * kKeys / kTileKeys;  // before nearly_full is asked again
 
   // How many scores of those that the four lanes of a quad hold are at least a number, of which `least` has
   // two copies.
@@ -287,8 +289,6 @@ class Screen {
     }
     return __low2float(number_of(least));
   }
-  static constexpr int kNextTiles =
-      kTilesPerIteration * kKeys / kTileKeys;  // before nearly_full is asked again
 
   // The bits of the keys 0, 8, 16, ... below `end`.
   static __device__ __forceinline__ uint32_t lowest(int end) {
