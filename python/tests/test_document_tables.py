@@ -33,6 +33,7 @@ def test_usage(name, capsys):
         ("model_tables", "model-conversion-h100.h5", 2),
         ("model_tables", "model-conversion-long-h100.h5", 2),
         ("model_tables", "model-kascade-8-bits-h100.h5", 1),
+        ("model_tables", "model-conversion-held-h200.h5", 1),
         ("model_tables", "model-straight-through-h200.h5", 1),
     ],
 )

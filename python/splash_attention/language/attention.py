@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from splash_attention.hugging_face import attention_of_heads, key_positions
+from splash_attention.hugging_face.head_order import in_model_order
 from splash_attention.hugging_face.learning import attention_layers, query_heads
 from splash_attention.hugging_face.masks import tables_of
 from splash_attention.hugging_face.plain import require_plain, softmax_attention, visible_keys
@@ -126,7 +127,7 @@ def attention_forward(
         call = Call(module.layer_idx, module, query, key, value, scaling, attention_mask, out, support)
         for observer in _observers:
             observer(call)
-    return out.transpose(1, 2).contiguous(), None
+    return in_model_order(out), None
 
 
 def _attend(

@@ -160,8 +160,7 @@ class _Run:
         model = self.converted.model
         try:
             if self.captured is None:
-                parameters = [p for p in model.parameters() if p.requires_grad]
-                self.captured = CapturedStep(lambda ids: loss_of(model, ids), parameters, windows)
+                self.captured = CapturedStep(model, loss_of, windows)
             return self.captured(windows)
         except (RuntimeError, NotImplementedError):  # a device's lasting error comes again in the step without a graph
             self.captures = False

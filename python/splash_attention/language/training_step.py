@@ -96,7 +96,7 @@ def _measured(model: Any, arm: Arm, ids: Tensor, steps: int) -> dict[str, Any]:
     launched = _times(step, steps, on_gpu)
     if not on_gpu:
         return {"loss": loss, "step": launched, "launched_one_by_one": None, "work": None, "memory": None}
-    captured = CapturedStep(lambda windows: loss_of(model, windows), parameters, ids)
+    captured = CapturedStep(model, loss_of, ids)
     replayed = _times(lambda: captured(ids), steps, on_gpu)
     memory = torch.cuda.max_memory_reserved(ids.device) / 2**30
     work = _work_of(lambda: captured(ids))

@@ -3,7 +3,7 @@
     python -m splash_laboratory.documents.model_tables data/reports/model-perplexity-h100.h5 docs/questions/*.md
 
 A table stands between two markers; the word of the first is the experiment, perplexity, kascade, kascade-8-bits,
-conversion, conversion-long or straight-through:
+conversion, conversion-long, conversion-held or straight-through:
 
     <!-- model perplexity -->
     ...
@@ -88,7 +88,7 @@ def alike(plan: Plan) -> tuple[float, ...]:
 
 ROWS: dict[str, Callable[[list[xr.Dataset]], list[list[str]]]] = {
     "perplexity": of_methods, "kascade": of_methods, "kascade-8-bits": of_methods, "conversion": of_plans, "conversion-long": of_plans,
-    "straight-through": of_plans,
+    "conversion-held": of_plans, "straight-through": of_plans,
 }  # fmt: skip
 MARKER = re.compile(rf"(<!-- model (?P<experiment>{'|'.join(ROWS)}) -->\n).*?(<!-- end of model -->)", re.DOTALL)
 

@@ -7,10 +7,11 @@ import pytest
 from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
-from splash_attention import _core, kascade  # noqa: E402
+from splash_attention import _core, hugging_face, kascade  # noqa: E402
 from splash_attention.backends.torch import cuda  # noqa: E402
 from splash_attention.language import Attention, Method, Plan, convert, load_converted, measure_curves, perplexity  # noqa: E402
 from splash_attention.language.captured_step import CapturedStep  # noqa: E402
+from splash_attention.language.conversion import prepare  # noqa: E402
 from test_language_methods import METHODS as ON_THE_CPU  # noqa: E402
 
 if not (torch.cuda.is_available() and _core.has_cuda):
@@ -109,3 +110,24 @@ def test_a_support_that_outgrows_a_captured_step_is_computed_without_it(monkeypa
     graphs, eager, replays = converted_twice(monkeypatch, tmp_path, {"alpha": 1.25}, spoil)
     assert replays == [None] * 5
     assert_same(graphs, eager)
+
+
+@pytest.mark.parametrize("method", ["language", "hugging_face"])
+def test_heads_are_put_in_order_by_the_kernel_alone(monkeypatch, method):
+    """By PyTorch's own copies a layer's heads take three times as long."""
+    reorder, shapes = _core.reorder_heads, []
+
+    def noted(dtype, device, shape, *others):
+        shapes.append(tuple(shape))
+        reorder(dtype, device, shape, *others)
+
+    monkeypatch.setattr(_core, "reorder_heads", noted)
+    model = llama().cuda().bfloat16()
+    if method == "language":
+        prepare(model, Plan(rank=2))
+    else:
+        hugging_face.learn_alpha(model).set_attn_implementation("splash")
+    ids = windows(2, 64).cuda()
+    model(input_ids=ids, labels=ids, use_cache=False).loss.backward()  # a cache would copy keys and values
+    of_queries, of_keys = (2, 4, 64, 16), (2, 2, 64, 16)
+    assert sorted(shapes) == sorted([*[of_queries] * 4, *[of_keys] * 4] * len(model.model.layers))  # q, out; k, v; the gradient of each

@@ -14,6 +14,7 @@ pytest.importorskip("splash_attention._core", reason="the extension is not built
 from architectures import ALL, build, inputs  # noqa: E402
 
 from splash_attention import hugging_face  # noqa: E402
+from splash_attention.learned_heads import LearnedHeads, together  # noqa: E402
 
 ALPHAS = [1.2, 1.4, 1.6, 1.8]
 
@@ -34,6 +35,26 @@ def trained(model, steps=3):
         model(**given, labels=given["input_ids"]).loss.backward()
         optimizer.step()
     return model
+
+
+def test_together_they_have_the_values_and_gradients_that_each_has_alone():
+    modules = [LearnedHeads(3, [1.2, 1.5, 1.9], 0.5), torch.nn.Linear(2, 2), LearnedHeads(2, 1.4, [0.3, 2.0])]
+    heads = [modules[0], modules[2]]
+
+    def results():
+        values = [value for one in heads for value in (one.alpha, one.factor)]
+        total = sum((value * torch.arange(1, len(value) + 1)).square().sum() for value in values)
+        return values, torch.autograd.grad(total, [parameter for one in heads for parameter in one.parameters()])
+
+    alone, gradients = results()
+    with torch.profiler.profile() as profiled, together(modules):
+        at_once, gradients_at_once = results()
+    assert all(map(torch.equal, alone + list(gradients), at_once + list(gradients_at_once)))
+    assert sum(event.count for event in profiled.key_averages() if event.key == "aten::sigmoid") == 1
+    heads[0].place.data += 1
+    assert not torch.equal(heads[0].alpha, alone[0])  # behind it they are computed again
+    with together([LearnedHeads(2), LearnedHeads(2, low=1.25)]), together([]):
+        pass  # of two intervals, and none
 
 
 @pytest.mark.filterwarnings("ignore:splash attention has no kernel")
