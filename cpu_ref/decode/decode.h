@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "cpu_ref/decode/cache_view.h"
 
 namespace splash::cpu_ref {
 
@@ -53,10 +54,15 @@ struct DecodeRows {
 // the table.
 DecodeRows decode(const PagedCache& cache, const DecodeInputs& inputs);
 
-// The work of a screened step, summed over sequences and key heads.
+// The work of a step, summed over sequences and key heads; decode_step's over query heads and queries, too.
 struct DecodeWork {
   int64_t screened = 0, candidates = 0, rescored = 0;
 };
+
+// The same rows, quickly: keys are scored in float, in parallel, and in double only those that what floats
+// round cannot keep out of the support. Reads each key once, and the values of the support. work: may be
+// null.
+DecodeRows decode_step(const CacheView& cache, const DecodeInputs& inputs, DecodeWork* work = nullptr);
 
 // The same rows by a screen like that of gpu/decode: a bound of tau from the first 16 and the last 128 keys,
 // a screen of the full pages between them in `bits` bits (4 or 8), a bound from each head's 16 best keys,

@@ -119,7 +119,8 @@ DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, 
             score(key);
             kept[static_cast<size_t>(key)] = true;
           }
-          row.solve(cache, keys, z, rows);
+          row.solve(
+              keys, z, [&](int64_t key) { return cache.at(cache.values, b, kv_head, key); }, rows);
         }
       }
       work.candidates += std::ranges::count(listed, true);

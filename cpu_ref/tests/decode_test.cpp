@@ -2,9 +2,15 @@
 
 #include "cpu_ref/decode/decode.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <numeric>
 #include <set>
+#include <tuple>
 
+#include <Eigen/Core>
 #include <doctest/doctest.h>
 
 #include "core/dtype.h"
@@ -63,6 +69,77 @@ DecodeInputs inputs_of(const PagedCache& cache, int64_t q_len, uint64_t seed) {
   for (int64_t i = 0; i < inputs.q.size(); ++i)
     inputs.q.data()[i] = round_to(Dtype::bf16, 2.4 * random.normal(static_cast<uint64_t>(i)));
   return inputs;
+}
+
+// A pool of T, [pages, kv_heads, page_size, head_dim] with numbers between that nothing may read. What T
+// rounds the cache's numbers to is written back to them. Of float8, T is its bits.
+template <class T>
+class Stored {
+ public:
+  Stored(const PagedCache& cache, const std::vector<double>& source, double scale) : scale_(scale) {
+    auto& numbers = const_cast<std::vector<double>&>(source);
+    const int64_t size = cache.page_size, heads = cache.kv_heads, dim = cache.head_dim;
+    strides_ = {heads * (size * dim + 8) + 8, dim, size * dim + 8};
+    stored_.assign(static_cast<size_t>(cache.pages() * strides_[0]), static_cast<T>(77));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      T& to = stored_[static_cast<size_t>(at / (size * heads * dim) * strides_[0] +
+                                          at / (heads * dim) % size * strides_[1] +
+                                          at / dim % heads * strides_[2] + at % dim)];
+      if constexpr (std::is_same_v<T, uint8_t>) {  // some number of its sign, of powers of two
+        const double x = numbers[i] / scale;
+        const int exponent = std::isnan(x) ? 0 : std::clamp(x == 0 ? -7 : std::ilogb(x), -6, 8);
+        to = static_cast<uint8_t>(std::isnan(x) ? 0x7F : (exponent + 7) << 3 | (x < 0 ? 0x80 : 0));
+        numbers[i] = std::isnan(x) ? NAN : scale * std::copysign(std::exp2(exponent), x);
+      } else {
+        to = static_cast<T>(numbers[i]);
+        numbers[i] = static_cast<double>(to);
+      }
+    }
+  }
+
+  Pool pool(Element element) const {
+    return {element, stored_.data(), strides_[0], strides_[1], strides_[2], scale_};
+  }
+
+ private:
+  double scale_;
+  std::array<int64_t, 3> strides_{};
+  std::vector<T> stored_;
+};
+
+template <class T>
+CacheView view_of(const PagedCache& cache, std::string_view dtype, const Stored<T>& keys,
+                  const Stored<T>& values) {
+  const Element element = element_from_string(dtype);
+  return {.keys = keys.pool(element),
+          .values = values.pool(element),
+          .pool_pages = cache.pages(),
+          .page_size = cache.page_size,
+          .kv_heads = cache.kv_heads,
+          .head_dim = cache.head_dim,
+          .batch = cache.batch,
+          .width = cache.width,
+          .table = cache.table,
+          .lengths = cache.lengths};
+}
+
+void check_same(const DecodeRows& found, const DecodeRows& expected) {
+  for (size_t i = 0; i < expected.tau.size(); ++i) {
+    CAPTURE(i);
+    CHECK(found.support[i] == expected.support[i]);
+    if (std::isnan(expected.tau[i])) {
+      CHECK(std::isnan(found.tau[i]));
+      continue;
+    }
+    CHECK(found.maximum[i] == expected.maximum[i]);
+    CHECK(
+        (found.tau[i] == expected.tau[i] || found.tau[i] == doctest::Approx(expected.tau[i]).epsilon(1e-12)));
+  }
+  for (int64_t i = 0; i < expected.out.size(); ++i) {
+    const double x = found.out.data()[i], y = expected.out.data()[i];
+    REQUIRE((std::isnan(y) ? std::isnan(x) : x == y || x == doctest::Approx(y).epsilon(1e-9)));
+  }
 }
 
 }  // namespace
@@ -227,6 +304,77 @@ TEST_CASE("decode: a screened step has the oracle's rows and reads few keys") {
       }
     }
   }
+}
+
+TEST_CASE("decode: a step over pools of any type and strides has the oracle's rows") {
+  using Types = std::tuple<double, float, Eigen::half, Eigen::bfloat16, uint8_t>;
+  constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16", "float8_e4m3fn"};
+  const auto with_type = [&]<size_t kType>() {
+    using T = std::tuple_element_t<kType, Types>;
+    constexpr bool kIsFp8 = std::is_same_v<T, uint8_t>;
+    for (const std::string kind : kKinds) {
+      for (const int64_t window : {0, 70}) {
+        CAPTURE(kind);
+        CAPTURE(kNames[kType]);
+        CAPTURE(window);
+        PagedCache cache = cache_of(kind, 5, 3);
+        cache.table[2] = -1;
+        Stored<T> keys(cache, cache.keys, kIsFp8 ? 0.02 : 1), values(cache, cache.values, kIsFp8 ? 0.05 : 1);
+        DecodeInputs inputs = inputs_of(cache, 3, 4);
+        inputs.window = window;
+        inputs.sinks = window > 0 ? 3 : 0;
+        DecodeWork work;
+        const DecodeRows expected = decode(cache, inputs),
+                         found = decode_step(view_of(cache, kNames[kType], keys, values), inputs, &work);
+        check_same(found, expected);
+        if (kind != "normal") continue;
+        const int64_t support = std::accumulate(expected.support.begin(), expected.support.end(), int64_t{0});
+        CHECK(work.screened > 2 * support);
+        CHECK(work.rescored >= support);
+        CHECK(work.rescored <= support + 2);  // floats keep the others out
+      }
+    }
+  };
+  [&]<size_t... kTypes>(std::index_sequence<kTypes...>) {
+    (with_type.template operator()<kTypes>(), ...);
+  }
+  (std::make_index_sequence<std::tuple_size_v<Types>>{});
+}
+
+TEST_CASE("decode: a step over queries and keys of any size has the oracle's rows") {
+  for (const double alpha : {1.01, 1.5, 2.0, 3.0}) {
+    for (const double of_queries : {1e-60, 1e-30, 1.0, 1e15, 1e60}) {
+      for (const double of_keys : {1e-60, 1e-25, 1.0, 1e20, 1e60}) {
+        CAPTURE(alpha);
+        CAPTURE(of_queries);
+        CAPTURE(of_keys);
+        PagedCache cache = cache_of("sink", 3, 3);
+        for (double& x : cache.keys) x *= of_keys;
+        Stored<double> keys(cache, cache.keys, 1), values(cache, cache.values, 1);
+        DecodeInputs inputs = inputs_of(cache, 1, 4);
+        for (int64_t i = 0; i < inputs.q.size(); ++i) inputs.q.data()[i] *= of_queries;
+        inputs.alpha = {alpha};
+        for (const double scale : {0.125, 1 / (of_queries * of_keys)}) {
+          CAPTURE(scale);
+          inputs.scale = {scale};
+          check_same(decode_step(view_of(cache, "float64", keys, values), inputs), decode(cache, inputs));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("decode: what a float8 stands for") {
+  const uint8_t bits[] = {0x00, 0x01, 0x08, 0x38, 0x7E, 0x80, 0xB8, 0x7F};
+  const Pool pool{.element = Element::e4m3, .data = bits, .token_stride = 8, .scale = 0.5};
+  double numbers[8];
+  pool.read(0, 0, 0, 1, 8, numbers);
+  const double expected[] = {0, 0x1p-10, 0x1p-7, 0.5, 224, -0.0, -0.5};
+  for (int i = 0; i < 7; ++i) CHECK(numbers[i] == expected[i]);
+  CHECK(std::isnan(numbers[7]));
+  CHECK_THROWS_WITH_AS(element_from_string("int8"),
+                       "decode takes float64, float32, float16, bfloat16 and float8_e4m3fn, not int8",
+                       InvalidArgument);
 }
 
 TEST_CASE("decode: the oracle is attention over the keys of the sequence's pages") {

@@ -7,8 +7,10 @@
 #include <array>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,27 +33,44 @@ std::vector<T> copied(const HostArray<T>& array) {
   return {array.data(), array.data() + array.size()};
 }
 
-// keys, values: [pages, page_size, kv_heads, head_dim]; table: [batch, width]. Returns out, tau, maximum and
-// support.
-nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& values,
-                        const HostArray<int32_t>& table, const HostArray<int32_t>& lengths,
-                        const TensorArray<double>& q, const std::vector<double>& alpha,
-                        const std::vector<double>& scale, int64_t window, int64_t sinks) {
-  const auto extent = [](const auto& array, size_t axis) { return static_cast<int64_t>(array.shape(axis)); };
-  const cpu_ref::PagedCache cache{.page_size = extent(keys, 1),
-                                  .kv_heads = extent(keys, 2),
-                                  .head_dim = extent(keys, 3),
-                                  .keys = copied(keys),
-                                  .values = copied(values),
-                                  .batch = extent(table, 0),
-                                  .width = extent(table, 1),
-                                  .table = copied(table),
-                                  .lengths = copied(lengths)};
+// A pool: its address, strides of pages, tokens and heads in elements, and what its numbers are multiplied
+// by.
+using HostPool = std::tuple<uintptr_t, std::array<int64_t, 3>, double>;
+
+// sizes: pages, page_size, kv_heads, head_dim; table: [batch, width]. Returns out, tau, maximum and support.
+nb::tuple decode_on_cpu(std::string_view dtype, const std::array<int64_t, 4>& sizes, const HostPool& keys,
+                        const HostPool& values, const HostArray<int32_t>& table,
+                        const HostArray<int32_t>& lengths, const TensorArray<double>& q,
+                        const std::vector<double>& alpha, const std::vector<double>& scale, int64_t window,
+                        int64_t sinks) {
+  const auto pool = [&](const HostPool& of) {
+    const auto& [address, strides, factor] = of;
+    return cpu_ref::Pool{.element = cpu_ref::element_from_string(dtype),
+                         .data = reinterpret_cast<const void*>(address),
+                         .page_stride = strides[0],
+                         .token_stride = strides[1],
+                         .head_stride = strides[2],
+                         .scale = factor};
+  };
+  const cpu_ref::CacheView cache{.keys = pool(keys),
+                                 .values = pool(values),
+                                 .pool_pages = sizes[0],
+                                 .page_size = sizes[1],
+                                 .kv_heads = sizes[2],
+                                 .head_dim = sizes[3],
+                                 .batch = static_cast<int64_t>(table.shape(0)),
+                                 .width = static_cast<int64_t>(table.shape(1)),
+                                 .table = copied(table),
+                                 .lengths = copied(lengths)};
   const TensorView<const double> from = view(q);
   cpu_ref::DecodeInputs inputs{Tensor<double>(from.batch, from.heads, from.length, from.dim), alpha, scale,
                                window, sinks};
   std::copy_n(from.data, from.size(), inputs.q.data());
-  cpu_ref::DecodeRows rows = cpu_ref::decode(cache, inputs);
+  cpu_ref::DecodeRows rows;
+  {
+    const nb::gil_scoped_release release;
+    rows = cpu_ref::decode_step(cache, inputs);
+  }
   const std::vector<int64_t> of_rows{from.batch, from.heads, from.length};
   const auto array = [&](auto values_of_rows) {
     auto* data = values_of_rows.data();

@@ -273,7 +273,7 @@ def decode(
     of bits of the cache. On a GPU nothing waits for the device, and a CUDA graph can capture the call with later lengths,
     pages and queries in the same tensors. There are no gradients.
     Lengths and pages that do not exist give NaN rows on a GPU and raise ValueError in host memory. In host memory the
-    result is the double oracle's.
+    result is that of double precision, and no copies are read.
     """
     keys = cache.keys
     if q.dim() != 4 or q.shape[0] != cache.lengths.shape[0] or q.shape[3] != cache.head_dim or q.shape[1] % cache.kv_heads != 0:

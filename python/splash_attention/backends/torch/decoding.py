@@ -9,8 +9,8 @@
          v_scale=None): tokens without a page are dropped on a GPU; ValueError in host memory
 
 keys, values: [pages, page_size, kv_heads, head_dim], with heads_first [pages, kv_heads, page_size, head_dim]. On a GPU the
-kernels of gpu/decode run; in host memory the double oracle, which reads no low-bit copies. counts, int32 [units, 4], is
-empty there; what it means: gpu/decode/problem.h. broad and recent, int32: StepInputs::broad and recent of gpu/decode/decode.h. No gradients.
+kernels of gpu/decode run; in host memory decode_step of cpu_ref/decode, in double, which reads no low-bit copies. counts, int32 [units, 4],
+is empty there; what it means: gpu/decode/problem.h. broad and recent, int32: StepInputs::broad and recent of gpu/decode/decode.h. No gradients.
 Pools in float8_e4m3fn have k_scale and v_scale, float32 on their device: what their numbers are multiplied by; None: 1. q, k and v are then
 in another dtype.
 """
@@ -126,21 +126,19 @@ def _decode_cuda(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block
     return results
 
 
-def _numpy(tensor: Tensor, scale: Tensor | None = None) -> Any:
-    numbers = tensor.detach().double()
-    return (numbers if scale is None else numbers * scale.double()).contiguous().numpy()
-
-
 @torch.library.impl(library, "decode", "CPU")
 def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
                 scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0,
                 broad: Tensor | None = None, recent: Tensor | None = None, k_scale: Tensor | None = None,
                 v_scale: Tensor | None = None) -> tuple[Tensor, ...]:
-    if heads_first:
-        keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+    keys, values = (pool if pool.stride(-1) == 1 else pool.contiguous() for pool in (keys, values))
+    pools = [
+        (pool.data_ptr(), _strides(pool, heads_first), 1.0 if factor is None else float(factor))
+        for pool, factor in ((keys, k_scale), (values, v_scale))
+    ]
     found = _core.decode_cpu(
-        _numpy(keys, k_scale), _numpy(values, v_scale), block_table.int().contiguous().numpy(), lengths.int().contiguous().numpy(), _numpy(q),
-        alpha.double().tolist(), scale.double().tolist(), window, sinks,
+        _name(keys.dtype), _sizes(keys, heads_first), *pools, block_table.int().contiguous().numpy(), lengths.int().contiguous().numpy(),
+        q.detach().double().contiguous().numpy(), alpha.double().tolist(), scale.double().tolist(), window, sinks,
     )
     out, tau, maximum, support = (torch.from_numpy(array) for array in found)
     return out.to(q.dtype), tau.float(), maximum.float(), support.int(), torch.empty((0, 4), dtype=torch.int32)
@@ -167,7 +165,7 @@ def _fill_cuda(low_bit: Tensor, keys: Tensor, values: Tensor, block_table: Tenso
 @torch.library.impl(library, "decode_fill", "CPU")
 def _fill_cpu(low_bit: Tensor, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, from_lengths: Tensor | None,
               most_pages: int, heads_first: bool, bits: int) -> None:
-    """The oracle reads no copies."""
+    """A step in host memory reads no copies."""
 
 
 @torch.library.register_fake(f"{NAMESPACE}::decode_fill", lib=library)
