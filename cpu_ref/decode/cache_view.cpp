@@ -1,7 +1,6 @@
 #include "cpu_ref/decode/cache_view.h"
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -9,6 +8,7 @@
 #include <Eigen/Core>
 
 #include "core/error.h"
+#include "core/low_bit_page.h"
 
 namespace splash::cpu_ref {
 namespace {
@@ -63,9 +63,8 @@ void Pool::read(int64_t page, int64_t token, int64_t head, int64_t count, int64_
     case Element::f16:
       return cast(static_cast<const Eigen::half*>(data));
     case Element::bf16:
-      return each(static_cast<const uint16_t*>(data), [](uint16_t bits) {
-        return static_cast<T>(std::bit_cast<float>(static_cast<uint32_t>(bits) << 16));
-      });
+      return each(static_cast<const uint16_t*>(data),
+                  [](uint16_t bits) { return static_cast<T>(float_of_bfloat16(bits)); });
     case Element::e4m3: {
       static const std::array<float, 256> numbers = e4m3_numbers();
       return each(static_cast<const uint8_t*>(data),

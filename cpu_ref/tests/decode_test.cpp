@@ -76,8 +76,7 @@ DecodeInputs inputs_of(const PagedCache& cache, int64_t q_len, uint64_t seed) {
 template <class T>
 class Stored {
  public:
-  Stored(const PagedCache& cache, const std::vector<double>& source, double scale) : scale_(scale) {
-    auto& numbers = const_cast<std::vector<double>&>(source);
+  Stored(const PagedCache& cache, std::vector<double>& numbers, double scale) : scale_(scale) {
     const int64_t size = cache.page_size, heads = cache.kv_heads, dim = cache.head_dim;
     strides_ = {heads * (size * dim + 8) + 8, dim, size * dim + 8};
     stored_.assign(static_cast<size_t>(cache.pages() * strides_[0]), static_cast<T>(77));

@@ -50,8 +50,8 @@ def together(modules: Sequence[nn.Module]) -> Iterator[None]:
         counts = [len(module.place) for module in heads]
         alphas = _alpha_of(torch.cat([module.place for module in heads]), *heads[0].bounds).split(counts)
         factors = _factor_of(torch.cat([module.size for module in heads])).split(counts)
-        for module, *given in zip(heads, alphas, factors, strict=True):
-            module._given = (given[0], given[1])
+        for module, alpha, factor in zip(heads, alphas, factors, strict=True):
+            module._given = (alpha, factor)
     try:
         yield
     finally:
