@@ -105,6 +105,12 @@ class Door:
         return lines
 
 
+def await_start(door: Door, process: subprocess.Popen, deadline: float) -> None:
+    while not (door.stubs / "pip").exists() or not (door.stubs / "pip").read_text().strip():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+
+
 def await_end(pip: int, deadline: float) -> None:
     while Path(f"/proc/{pip}").exists() and "Z" not in Path(f"/proc/{pip}/stat").read_text().split()[2]:
         assert time.monotonic() < deadline, "pip goes on behind ./splash"
@@ -216,9 +222,7 @@ def test_a_failed_installation_does_not_keep_the_program_from_running(door: Door
 def test_an_interrupted_installation_is_done_again_from_the_beginning(door: Door, number: int):
     process = door.start("list", STUB_PIP="hang")
     deadline = time.monotonic() + 30
-    while not (door.stubs / "pip").exists() or not (door.stubs / "pip").read_text().strip():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.01)
+    await_start(door, process, deadline)
     pip = int((door.stubs / "pip").read_text())
     os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(process.pid, number)
     process.wait(timeout=30)
@@ -232,6 +236,22 @@ def test_an_interrupted_installation_is_done_again_from_the_beginning(door: Door
     asked = door.asked()
     assert any("venv --clear" in line for line in asked) and any(" install " in line for line in asked)
     assert "anew" not in door("list")[1]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_interrupt_ends_all_though_the_build_takes_it_and_ends_by_itself(door: Door, code: int):
+    door.stub("ninja", f"#!/bin/bash\ntrap 'exit {code}' INT\ntouch $STUBS/building\nwhile true; do sleep 0.01; done\n")
+    process = door.start("list", STUB_PIP="hang")
+    deadline = time.monotonic() + 30
+    await_start(door, process, deadline)
+    while not (door.stubs / "building").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    pip = int((door.stubs / "pip").read_text())
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == -signal.SIGINT
+    process.communicate()
+    await_end(pip, deadline)
 
 
 def test_a_python_environment_that_does_not_start_is_made_anew(door: Door):
