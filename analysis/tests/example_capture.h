@@ -19,6 +19,7 @@ struct ExampleCapture {
   std::vector<double> scale{0.5, 0.5};
   bool causal = true;
   int64_t calls = 1;
+  int64_t full_call = -1;  // a call that is not causal, whatever `causal` says
 };
 
 // The element at `place` of a call's tensor: different for each place, exact in float32, in [-2, 2].
@@ -55,7 +56,7 @@ inline void write_capture(const std::string& path, const ExampleCapture& example
       group.create_doubles(name, extents, values);
     }
     group.create_doubles("scale", {static_cast<int64_t>(example.scale.size())}, example.scale);
-    group.set_integer("causal", example.causal ? 1 : 0);
+    group.set_integer("causal", example.causal && call != example.full_call ? 1 : 0);
     if (call == 0 && change) change(group);
   }
   const std::vector<std::byte> image = file.image();

@@ -356,8 +356,6 @@ class GpuAttention : public Kind {
     }
     check_timing(p);
     require_one(p, "checked_rows");
-    if (get_text(p, "method") == "graph" && with_backward(p))
-      throw InvalidArgument("forward and backward are timed between events; the method graph takes forward");
   }
 
   Parameters used(const Parameters& p) const override {

@@ -184,6 +184,36 @@ TEST_CASE("a GPU's problem is a file's layers, a batch entry each, with grouped 
   CHECK(!used.contains("query_variance"));
 }
 
+TEST_CASE("a GPU's problem is all calls of a file, a batch entry each") {
+  const CaptureFile file({.calls = 3});
+  const Parameters p = parameters_of("gpu-attention", file.with({{"call", int64_t{-1}}}));
+  CHECK(problem_spec(p).shape.batch == 12);
+  CHECK(problem_spec(p).mask.causal);
+  const auto in = problem_inputs(p);
+  CHECK(in->shape() == problem_spec(p).shape);
+  CHECK(in->k.row(11, 1, 7)[2] == static_cast<float>(example_value("k", 2, {1, 1, 1, 7, 2})));
+  CHECK(in->q.row(4, 3, 5)[1] == static_cast<float>(example_value("q", 1, {0, 0, 3, 5, 1})));
+  const Parameters layer = parameters_of(
+      "gpu-attention", file.with({{"call", int64_t{-1}}, {"layer", int64_t{7}}, {"q_len", int64_t{6}}}));
+  CHECK(problem_inputs(layer)->v.batch() == 6);
+  CHECK(problem_inputs(layer)->v.row(5, 1, 5)[3] ==
+        static_cast<float>(example_value("v", 2, {1, 1, 1, 5, 3})));
+  CHECK(problem_key(layer) !=
+        problem_key(parameters_of("gpu-attention", file.with({{"layer", int64_t{7}}}))));
+  CHECK_THROWS_WITH_AS(
+      parameters_of("gpu-attention", file.with({{"call", int64_t{-1}}, {"batch", int64_t{4}}})),
+      ("all calls of " + file.name +
+       " are B 12, H 4/2, N 12/12, d 4; the case asks for B 4, H 4/2, N 12/12, d 4")
+          .c_str(),
+      InvalidArgument);
+  CHECK_THROWS_AS(parameters_of("gpu-attention", file.with({{"call", int64_t{-2}}})), InvalidArgument);
+  const CaptureFile mixed({.calls = 2, .full_call = 1});
+  CHECK_THROWS_WITH_AS(
+      parameters_of("gpu-attention", mixed.with({{"call", int64_t{-1}}})),
+      ("the calls 0 and 1 of " + mixed.name + " differ in extents or mask; set call").c_str(),
+      InvalidArgument);
+}
+
 TEST_CASE("a GPU's oracle groups the heads of a file as the CPU's kinds do") {
   const CaptureFile file;
   const Parameters p = parameters_of(

@@ -65,6 +65,18 @@ def test_captured_heads_and_both_passes_are_problems_of_their_own():
     ]
 
 
+def test_layers_of_a_file_are_problems_of_their_own_and_heads_are_grouped():
+    columns = {"input": ["heads.h5"] * 5, "layer": [0.0, 0.0, 4.0, 4.0, -1.0], "q_heads": [9.0] * 5, "kv_heads": [3.0] * 5}
+    columns |= {"implementation": ["toy/0-first", "torch-cudnn"] * 2 + ["toy/0-first"], "time_median": [1e-3, 2e-3, 3e-3, 9e-3, 5e-3]}
+    cases = report().results.isel(case=[0] * 5).assign({name: ("case", values) for name, values in columns.items()})
+    text = fill(DOCUMENT, Report(Path("r.h5"), {}, "", cases, xr.Dataset(), xr.Dataset(), {}))
+    assert [line for line in text.splitlines() if line.startswith("| 9")] == [
+        "| 9/3 heads, 16k, d 64, causal, layer 0 | 6.93 | 8.03 % | 1.000 | 2.000; **2** |",
+        "| 9/3 heads, 16k, d 64, causal, layer 4 | 6.93 | 8.03 % | 3.000 | 9.000; **3** |",
+        "| 9/3 heads, 16k, d 64, causal, heads.h5 | 6.93 | 8.03 % | 5.000 |  |",
+    ]
+
+
 def test_a_step_of_decoding_tells_its_keys_and_grouped_heads():
     steps = {"q_heads": [32.0] * 5, "kv_heads": [8.0] * 5, "q_len": [1.0, 1.0, 4.0, 4.0, 4.0]}
     cases = report().results.drop_vars("mask").assign({name: ("case", values) for name, values in steps.items()})

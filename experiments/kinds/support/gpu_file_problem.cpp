@@ -1,6 +1,9 @@
 #include "experiments/kinds/support/gpu_file_problem.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -18,23 +21,44 @@ const TensorFile& problem_file(const Parameters& p) {
   return open_tensor_file(get_text(p, "input"));
 }
 
-AttentionShape held_shape(const Parameters& p) {
-  const TensorFile& file = problem_file(p);
-  AttentionShape shape = file.call(get_integer(p, "call")).shape;
-  if (all_layers(p)) shape.batch *= static_cast<int64_t>(file.capture.layers.size());
-  return shape;
+std::vector<int64_t> asked_calls(const Parameters& p) {
+  const int64_t asked = get_integer(p, "call");
+  std::vector<int64_t> calls{asked};
+  if (asked == kAllCalls) {
+    calls.resize(problem_file(p).capture.calls.size());
+    std::iota(calls.begin(), calls.end(), int64_t{0});
+  }
+  return calls;
 }
 
-double held_scale(const Parameters& p) {
+// What all calls that are asked for have in common; its batch is of them all.
+struct Held {
+  AttentionShape shape{};
+  double scale = 0;
+  bool causal = false;
+};
+
+// Without a scale set, layers must have one scale.
+Held held_by(const Parameters& p, bool scale_is_set) {
   const TensorFile& file = problem_file(p);
-  const std::vector<double>& scale = file.call(get_integer(p, "call")).scale;
-  if (!all_layers(p)) return scale[file.place_of(get_integer(p, "layer"))];
-  for (const double other : scale) {
-    if (other != scale.front())
-      throw InvalidArgument(fmt::format("the layers of {} have scales from {} on to {}; set layer, or scale",
-                                        file.name, scale.front(), other));
+  const std::vector<int64_t> calls = asked_calls(p);
+  const analysis::CapturedCall& first = file.call(calls.front());
+  const size_t layer = all_layers(p) ? 0 : file.place_of(get_integer(p, "layer"));
+  Held held{first.shape, first.scale.at(layer), first.causal};
+  for (const int64_t number : calls) {
+    const analysis::CapturedCall& call = file.call(number);
+    if (!(call.shape == first.shape) || call.causal != first.causal)
+      throw InvalidArgument(
+          fmt::format("the calls 0 and {} of {} differ in extents or mask; set call", number, file.name));
+    for (size_t i = 0; i < call.scale.size() && !scale_is_set; ++i) {
+      if ((all_layers(p) || i == layer) && call.scale[i] != held.scale)
+        throw InvalidArgument(
+            fmt::format("the layers of {} have scales from {} on to {}; set layer, or scale", file.name,
+                        held.scale, call.scale[i]));
+    }
   }
-  return scale.front();
+  held.shape.batch *= static_cast<int64_t>(calls.size() * (all_layers(p) ? file.capture.layers.size() : 1));
+  return held;
 }
 
 // If only one of the two lengths is set and the file has as many queries as keys, it sets both.
@@ -53,36 +77,45 @@ void add_file_problem(Parameters& set) {
   if (!is_set_to_file(set)) return;
   set.try_emplace("call", int64_t{0});
   set.try_emplace("layer", kAllLayers);
-  const AttentionShape held = held_shape(set);
-  set.try_emplace("batch", held.batch);
-  set.try_emplace("q_heads", held.q_heads);
-  set.try_emplace("kv_heads", held.kv_heads);
-  add_lengths(set, held);
-  set.try_emplace("head_dim", held.head_dim);
-  if (!set.contains("scale")) set["scale"] = held_scale(set);
-  const bool causal = problem_file(set).call(get_integer(set, "call")).causal;
-  set.try_emplace("mask", std::string(causal ? "causal" : "none"));
+  const Held held = held_by(set, set.contains("scale"));
+  set.try_emplace("batch", held.shape.batch);
+  set.try_emplace("q_heads", held.shape.q_heads);
+  set.try_emplace("kv_heads", held.shape.kv_heads);
+  add_lengths(set, held.shape);
+  set.try_emplace("head_dim", held.shape.head_dim);
+  set.try_emplace("scale", held.scale);
+  set.try_emplace("mask", std::string(held.causal ? "causal" : "none"));
 }
 
 void check_file_problem(const Parameters& p, const AttentionShape& asked) {
-  AttentionShape held = held_shape(p);
-  if (!all_layers(p)) problem_file(p).place_of(get_integer(p, "layer"));
+  AttentionShape held = held_by(p, true).shape;
   if (!std::isfinite(get_number(p, "scale"))) throw InvalidArgument("scale must be finite");
   const std::string whole = to_string(held);
   if (held.q_len == held.kv_len && asked.q_len == asked.kv_len && asked.q_len < held.q_len)
     held.q_len = held.kv_len = asked.q_len;
   if (held == asked) return;
-  throw InvalidArgument(fmt::format("call {} of {} is {}; the case asks for {}", get_integer(p, "call"),
-                                    get_text(p, "input"), whole, to_string(asked)));
+  const int64_t call = get_integer(p, "call");
+  throw InvalidArgument(fmt::format(
+      "{} of {} {}; the case asks for {}", call == kAllCalls ? "all calls" : fmt::format("call {}", call),
+      get_text(p, "input"), (call == kAllCalls ? "are " : "is ") + whole, to_string(asked)));
 }
 
 AttentionInputs<float> load_file_problem(const Parameters& p) {
   const TensorFile& file = problem_file(p);
   report::hdf5::Extents place;
   if (!all_layers(p)) place.push_back(static_cast<int64_t>(file.place_of(get_integer(p, "layer"))));
+  const std::vector<int64_t> calls = asked_calls(p);
   const auto tensor = [&](const char* name, const char* length) {
-    return first_rows(analysis::read_captured_tensor(file.hdf5, get_integer(p, "call"), name, place),
-                      get_integer(p, length));
+    Tensor<float> all;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const Tensor<float> one = first_rows(analysis::read_captured_tensor(file.hdf5, calls[i], name, place),
+                                           get_integer(p, length));
+      if (i == 0)
+        all = Tensor<float>(static_cast<int64_t>(calls.size()) * one.batch(), one.heads(), one.length(),
+                            one.dim());
+      std::copy_n(one.data(), one.size(), all.data() + static_cast<int64_t>(i) * one.size());
+    }
+    return all;
   };
   return {tensor("q", "q_len"), tensor("k", "kv_len"), tensor("v", "kv_len")};
 }

@@ -163,7 +163,7 @@ std::vector<ParameterInfo> problem_input_parameters() {
        "file",
        {kGaussian, "gpl-3", "gfdl-1.3", "smollm2"},
        tensor_file_endings()},
-      {"call", integer, int64_t{0}, "1", "call of the model, of those that a file holds, from 0", {}},
+      {"call", integer, int64_t{0}, "1", "call of a file, from 0; -1: all, a batch entry each", {}},
       {"layer", integer, kAllLayers, "1", "layer of a file; -1: all, a batch entry each", {}},
       {"scale",
        number,

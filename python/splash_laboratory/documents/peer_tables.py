@@ -24,7 +24,7 @@ from splash_laboratory.documents.ladder_tables import LadderError, cells, number
 from splash_laboratory.reports import Report
 
 MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
-PROBLEM = ("pass", "input", "batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "window", "documents", "query_variance")
+PROBLEM = ("pass", "input", "layer", "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim", "mask", "window", "documents", "query_variance")
 STEP = ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")  # of decoding: all that dense attention's time depends on
 TEXTS = ("gpl-3", "gfdl-1.3")  # of MiniLM
 PASSES = {"forward": "forward", "forward_backward": "both passes"}
@@ -80,7 +80,7 @@ def is_step(case: xr.Dataset) -> bool:
 
 
 def problem_of(case: xr.Dataset) -> tuple[str, ...]:
-    return values_of(case, (*PROBLEM, "alpha", "layer") if is_step(case) else PROBLEM)
+    return values_of(case, (*PROBLEM, "alpha") if is_step(case) else PROBLEM)
 
 
 def values_of(case: xr.Dataset, names: Sequence[str]) -> tuple[str, ...]:
@@ -90,16 +90,18 @@ def values_of(case: xr.Dataset, names: Sequence[str]) -> tuple[str, ...]:
 def label(case: xr.Dataset) -> str:
     if is_step(case):
         return step_label(case)
-    batch, heads, length, dim = (int(number(case, name)) for name in ("batch", "q_heads", "q_len", "head_dim"))
+    batch, q_heads, length, dim = (int(number(case, name)) for name in ("batch", "q_heads", "q_len", "head_dim"))
+    kv_heads = number(case, "kv_heads")
+    heads = f"{q_heads}/{kv_heads:.0f}" if kv_heads < q_heads else str(q_heads)
     size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
     mask = "full" if text(case, "mask") == "none" else text(case, "mask")
     if mask == "window":
         mask += f" {number(case, 'window'):.0f}"
     if mask == "documents":
         mask += f" {text(case, 'documents')}"
-    heads_of = (f"{batch} × {heads}" if batch > 1 else str(heads)) + (" head" if batch * heads == 1 else " heads")
-    name = text(case, "input")
-    inputs = f"MiniLM on {name}" if name in TEXTS else name
+    heads_of = (f"{batch} × {heads}" if batch > 1 else heads) + (" head" if batch * q_heads == 1 else " heads")
+    name, layer = text(case, "input"), number(case, "layer")
+    inputs = f"MiniLM on {name}" if name in TEXTS else f"layer {layer:.0f}" if layer >= 0 else name
     if name in ("", "gaussian"):
         inputs = f"T {np.sqrt(number(case, 'query_variance')):.4g}"
     return f"{heads_of}, {size}, d {dim}, {mask}, {inputs}"
