@@ -1,9 +1,11 @@
 #include "cpu_ref/decode/cache_view.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include <Eigen/Core>
 
@@ -28,6 +30,18 @@ std::array<float, 256> e4m3_numbers() {
 }
 
 }  // namespace
+
+void floats_of_halves(const uint16_t* halves, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) {  // float_of_half() without branches, for vector units
+    const uint32_t sign = (halves[i] & 0x8000u) << 16, size = halves[i] & 0x7FFFu;
+    const uint32_t is_subnormal = 0u - static_cast<uint32_t>(size < 0x400u),
+                   is_infinite = 0u - static_cast<uint32_t>(size >= 0x7C00u);
+    const float subnormal = static_cast<float>(static_cast<int32_t>(size)) * 0x1p-24f;
+    const uint32_t normal = (size << 13) + 0x38000000u + (is_infinite & 0x38000000u);
+    to[i] = std::bit_cast<float>(sign | (is_subnormal & std::bit_cast<uint32_t>(subnormal)) |
+                                 (~is_subnormal & normal));
+  }
+}
 
 Element element_from_string(std::string_view name) {
   if (name == "float64") return Element::f64;
@@ -61,7 +75,14 @@ void Pool::read(int64_t page, int64_t token, int64_t head, int64_t count, int64_
     case Element::f32:
       return cast(static_cast<const float*>(data));
     case Element::f16:
-      return cast(static_cast<const Eigen::half*>(data));
+      if constexpr (std::is_same_v<T, float>) {
+        for (int64_t key = 0; key < count; ++key)
+          floats_of_halves(static_cast<const uint16_t*>(data) + first + key * token_stride, head_dim,
+                           to + key * head_dim);
+        return;
+      }
+      return each(static_cast<const uint16_t*>(data),
+                  [](uint16_t bits) { return static_cast<T>(float_of_half(bits)); });
     case Element::bf16:
       return each(static_cast<const uint16_t*>(data),
                   [](uint16_t bits) { return static_cast<T>(float_of_bfloat16(bits)); });

@@ -9,6 +9,9 @@ namespace splash::cpu_ref {
 
 enum class Element { f64, f32, f16, bf16, e4m3 };
 
+// Floats of float16s, in bits.
+void floats_of_halves(const uint16_t* halves, int64_t count, float* to);
+
 Element element_from_string(std::string_view name);  // as PyTorch names them; throws InvalidArgument
 
 // [pages, page_size, kv_heads, head_dim] in any order of the first three; strides in elements, the last 1.
@@ -29,8 +32,10 @@ struct CacheView {
   Pool keys{}, values{};
   int64_t pool_pages = 0, page_size = 16, kv_heads = 1, head_dim = 64;
   int64_t batch = 1, width = 1;
-  std::vector<int32_t> table{};    // [batch, width]: pages; below 0: a hole
-  std::vector<int32_t> lengths{};  // [batch]
+  std::vector<int32_t> table{};      // [batch, width]: pages; below 0: a hole
+  std::vector<int32_t> lengths{};    // [batch]
+  int bits = 0;                      // of the pages' low-bit copies; 0: there are none
+  const uint8_t* low_bit = nullptr;  // [pool_pages, kv_heads] copies (core/low_bit_page.h)
 
   int64_t pages() const { return pool_pages; }
   int64_t page_of(int64_t sequence, int64_t key) const {

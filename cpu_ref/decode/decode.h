@@ -54,14 +54,16 @@ struct DecodeRows {
 // the table.
 DecodeRows decode(const PagedCache& cache, const DecodeInputs& inputs);
 
-// The work of a step, summed over sequences and key heads; decode_step's over query heads and queries, too.
+// The work of a step, summed over sequences and key heads; decode_step's over query heads and queries, too:
+// keys that a row sees, that the first bound lets through, and that are scored in double.
 struct DecodeWork {
   int64_t screened = 0, candidates = 0, rescored = 0;
+  int64_t by_copies = 0;  // of decode_step: keys screened by copies, summed over sequences and key heads
 };
 
-// The same rows, quickly: keys are scored in float, in parallel, and in double only those that what floats
-// round cannot keep out of the support. Reads each key once, and the values of the support. work: may be
-// null.
+// The same rows, quickly and in parallel: keys are screened by the cache's low-bit copies, else in float, and
+// scored in double where that cannot keep them out of the support. Reads copies of full pages, keys of the
+// others, what the screen lets through, and the values of the support. work: may be null.
 DecodeRows decode_step(const CacheView& cache, const DecodeInputs& inputs, DecodeWork* work = nullptr);
 
 // The same rows by a screen like that of gpu/decode: a bound of tau from the first 16 and the last 128 keys,

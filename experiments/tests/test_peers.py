@@ -148,10 +148,10 @@ def test_a_step_of_dense_decoding(decoder):
     assert answer["seconds"] == [3 / 4] and answer["caches"] == 2 and answer["nmse"] < 1e-12 and answer["version"].startswith("torch")
 
 
-@pytest.mark.parametrize("bits", [0, 4])
-def test_a_step_of_our_own_decoding(decoder, bits):
+@pytest.mark.parametrize(("bits", "page"), [(0, 16 * 64 * 4), (4, 4 * 64 + 2 * 16 + 16 * 64 // 2)])  # bytes that a step reads of K: keys, or a copy
+def test_a_step_of_our_own_decoding(decoder, bits, page):
     job = DECODE | {"backend": "splash", "page_size": 16, "bits": bits}
-    q, caches = decoder.load(job, device="cpu", l2_bytes=2 * 3 * 80 * 64 * 4)  # five pages of 16 keys
+    q, caches = decoder.load(job, device="cpu", l2_bytes=2 * 3 * 5 * page)
     assert len(caches) == 3 and caches[0].lengths.tolist() == [70, 70]
     out = decoder.step(job, q, caches[0])
     assert decoder.errors(job, out, q, caches[0])["nmse"] < 1e-12

@@ -2,7 +2,13 @@
 
 #include "gpu/tests/decode_simt.h"
 
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
 #include "core/error.h"
+#include "core/low_bit_page.h"
+#include "cpu_ref/decode/low_bit.h"
 
 using namespace splash;
 using namespace splash::gpu;
@@ -16,6 +22,52 @@ StepResults run(const DecodeCase& c, const decode::Device& device = {},
   if (c.options.dtype == Dtype::f16) return run_with<__half, 64>(c, device, broad, recent);
   return c.options.head_dim == 64 ? run_with<__nv_bfloat16, 64>(c, device, broad, recent)
                                   : run_with<__nv_bfloat16, 128>(c, device, broad, recent);
+}
+
+// The copies that fill's kernel makes of a case's pages beside those of host memory.
+template <class T, int kDim>
+void check_copies(const DecodeCase& c) {
+  const std::vector<T> keys = pool_of<T>(c, c.cache.keys, 1);
+  const auto size = static_cast<size_t>(decode::low_bit_bytes(device_cache(c, nullptr, nullptr, nullptr)));
+  std::vector<uint8_t> room(size + 16, 0xFF), ours(size, 0xFF);
+  uint8_t* theirs = room.data() + (16 - reinterpret_cast<uintptr_t>(room.data()) % 16) % 16;
+  const decode::Cache cache = device_cache(c, keys.data(), keys.data(), theirs);
+  const decode::PageTable table{c.cache.table.data(), c.cache.lengths.data(), static_cast<int>(c.cache.batch),
+                                static_cast<int>(c.cache.width)};
+  decode::Kernels<T, kDim>::fill(cache, table, nullptr, table.width, nullptr);
+  const cpu_ref::Pool pool{
+      .element = std::is_same_v<T, __half> ? cpu_ref::Element::f16 : cpu_ref::Element::bf16,
+      .data = keys.data(),
+      .page_stride = cache.keys.page_stride,
+      .token_stride = cache.keys.token_stride,
+      .head_stride = cache.keys.head_stride};
+  const cpu_ref::CacheView view{.keys = pool,
+                                .pool_pages = c.cache.pages(),
+                                .page_size = c.cache.page_size,
+                                .kv_heads = c.cache.kv_heads,
+                                .head_dim = c.cache.head_dim,
+                                .batch = c.cache.batch,
+                                .width = c.cache.width,
+                                .table = c.cache.table,
+                                .lengths = c.cache.lengths,
+                                .bits = cache.bits};
+  cpu_ref::fill_low_bit(view, {}, c.cache.width, ours.data());
+  const LowBitLayout layout{cache.page_size, cache.head_dim, cache.bits};
+  int64_t differ = 0, filled = 0;
+  for (size_t i = 0; i < size; ++i) {
+    const int at = static_cast<int>(i) % layout.bytes();
+    filled += theirs[i] != 0xFF ? 1 : 0;
+    if (at < layout.margins_at() || at >= layout.codes_at()) {
+      differ += ours[i] != theirs[i] ? 1 : 0;
+    } else if (at % 2 == 0) {  // a margin, of sums in another order
+      uint16_t a = 0, b = 0;
+      std::memcpy(&a, &ours[i], 2);
+      std::memcpy(&b, &theirs[i], 2);
+      differ += std::abs(a - b) > 1 ? 1 : 0;
+    }
+  }
+  CHECK(filled > 0);
+  CHECK(differ == 0);
 }
 
 StepResults run(const DecodeCase& c, std::vector<int32_t>& recent, const decode::Device& device = {}) {
@@ -43,6 +95,22 @@ TEST_CASE("decode on the CPU: lengths, groups, pages, alphas and nasty keys") {
       const DecodeCase c = decode_case(options);
       check_step_results(c, run(c));
     });
+  }
+}
+
+TEST_CASE("decode on the CPU: copies are those that host memory makes") {
+  for (const int bits : {4, 8}) {
+    for (const char* nasty : {"", "sink", "equal", "huge channel", "zero", "unusable", "holes", "nan key"}) {
+      const DecodeOptions options{.lengths = {200}, .kv_heads = 1, .bits = bits, .nasty = nasty};
+      capture(options, [&] { check_copies<__nv_bfloat16, 64>(decode_case(options)); });
+    }
+    const DecodeOptions options{.lengths = {70, 40},
+                                .page_size = 16,
+                                .head_dim = 128,
+                                .bits = bits,
+                                .dtype = Dtype::f16,
+                                .heads_first = true};
+    capture(options, [&] { check_copies<__half, 128>(decode_case(options)); });
   }
 }
 

@@ -9,11 +9,14 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
+#include "cpu_ref/decode/low_bit.h"
 #include "gpu/decode/problem.h"
 #include "python/bindings/bindings.h"
 
@@ -37,12 +40,16 @@ std::vector<T> copied(const HostArray<T>& array) {
 // by.
 using HostPool = std::tuple<uintptr_t, std::array<int64_t, 3>, double>;
 
-// sizes: pages, page_size, kv_heads, head_dim; table: [batch, width]. Returns out, tau, maximum and support.
-nb::tuple decode_on_cpu(std::string_view dtype, const std::array<int64_t, 4>& sizes, const HostPool& keys,
-                        const HostPool& values, const HostArray<int32_t>& table,
-                        const HostArray<int32_t>& lengths, const TensorArray<double>& q,
-                        const std::vector<double>& alpha, const std::vector<double>& scale, int64_t window,
-                        int64_t sinks) {
+// A cache as its tensors say. sizes: pages, page_size, kv_heads, head_dim; table: [batch, width]; low_bit:
+// the copies of all pages, or nothing.
+cpu_ref::CacheView cache_on_cpu(std::string_view dtype, const std::array<int64_t, 4>& sizes,
+                                const HostPool& keys, const HostPool& values, const HostArray<int32_t>& table,
+                                const HostArray<int32_t>& lengths, const HostArray<uint8_t>& low_bit,
+                                int bits) {
+  const auto bytes = static_cast<int64_t>(low_bit.size());
+  if (bytes > 0 && bytes != cpu_ref::low_bit_bytes(sizes[0], sizes[1], sizes[2], sizes[3], bits))
+    throw InvalidArgument("low_bit has " + std::to_string(bytes) +
+                          " bytes, not those of the pool's copies in " + std::to_string(bits) + " bits");
   const auto pool = [&](const HostPool& of) {
     const auto& [address, strides, factor] = of;
     return cpu_ref::Pool{.element = cpu_ref::element_from_string(dtype),
@@ -52,16 +59,39 @@ nb::tuple decode_on_cpu(std::string_view dtype, const std::array<int64_t, 4>& si
                          .head_stride = strides[2],
                          .scale = factor};
   };
-  const cpu_ref::CacheView cache{.keys = pool(keys),
-                                 .values = pool(values),
-                                 .pool_pages = sizes[0],
-                                 .page_size = sizes[1],
-                                 .kv_heads = sizes[2],
-                                 .head_dim = sizes[3],
-                                 .batch = static_cast<int64_t>(table.shape(0)),
-                                 .width = static_cast<int64_t>(table.shape(1)),
-                                 .table = copied(table),
-                                 .lengths = copied(lengths)};
+  return {.keys = pool(keys),
+          .values = pool(values),
+          .pool_pages = sizes[0],
+          .page_size = sizes[1],
+          .kv_heads = sizes[2],
+          .head_dim = sizes[3],
+          .batch = static_cast<int64_t>(table.shape(0)),
+          .width = static_cast<int64_t>(table.shape(1)),
+          .table = copied(table),
+          .lengths = copied(lengths),
+          .bits = bytes > 0 ? bits : 0,
+          .low_bit = low_bit.data()};
+}
+
+// from_lengths: [batch], or nothing. Writes low_bit.
+void fill_on_cpu(std::string_view dtype, const std::array<int64_t, 4>& sizes, const HostPool& keys,
+                 const HostArray<int32_t>& table, const HostArray<int32_t>& lengths,
+                 const HostArray<int32_t>& from_lengths, int64_t most_pages,
+                 const nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>& low_bit, int bits) {
+  const cpu_ref::CacheView cache =
+      cache_on_cpu(dtype, sizes, keys, keys, table, lengths, HostArray<uint8_t>(low_bit), bits);
+  const std::vector<int32_t> from = copied(from_lengths);
+  const nb::gil_scoped_release release;
+  if (cache.bits > 0) cpu_ref::fill_low_bit(cache, from, most_pages, low_bit.data());
+}
+
+// Returns out, tau, maximum and support.
+nb::tuple decode_on_cpu(std::string_view dtype, const std::array<int64_t, 4>& sizes, const HostPool& keys,
+                        const HostPool& values, const HostArray<int32_t>& table,
+                        const HostArray<int32_t>& lengths, const TensorArray<double>& q,
+                        const std::vector<double>& alpha, const std::vector<double>& scale, int64_t window,
+                        int64_t sinks, const HostArray<uint8_t>& low_bit, int bits) {
+  const cpu_ref::CacheView cache = cache_on_cpu(dtype, sizes, keys, values, table, lengths, low_bit, bits);
   const TensorView<const double> from = view(q);
   cpu_ref::DecodeInputs inputs{Tensor<double>(from.batch, from.heads, from.length, from.dim), alpha, scale,
                                window, sinks};
@@ -185,6 +215,7 @@ void bind_decode(nb::module_& module) {
   module.attr("DECODE_ROWS") = gpu::decode::kRows;
   module.attr("DECODE_RECENT_WORDS") = gpu::decode::kRecentWords;
   module.def("decode_cpu", &decode_on_cpu);
+  module.def("decode_fill_cpu", &fill_on_cpu);
 #if SPLASH_HAVE_CUDA
   nb::class_<DeviceCache>(module, "DeviceCache")
       .def(nb::init<int, std::string_view, const std::array<int, 5>&, uintptr_t,

@@ -69,7 +69,8 @@ class PagedCache:
     share pages. An entry below 0 is a hole, whose keys do not exist.
     lengths: int32 [batch], keys of each sequence. append() and truncate() change it in place.
     bits: 4 or 8 for low-bit copies, 0 for none; then each step reads K whole. A copy takes head_dim * bits / 8 + 2 bytes per
-    key and key head, and 4 head_dim bytes per page and key head. None: 4, in float8 0, which has no copies.
+    key and key head, and 4 head_dim bytes per page and key head. In host memory keys have copies if they are 64, 128 or 256 wide; others are
+    read whole. None: 4, in float8 0, which has no copies.
     k_scale, v_scale: of float8, as vLLM and FlashInfer have them: what stored keys and values are multiplied by. A number, or a tensor of
     one element; float32 on the device is taken as it is, so that CUDA graphs see what it holds later. None: 1.
     remembers: on a GPU steps keep in `broad` (int32 [batch, kv_heads]) which rows had a broad support, so that the next step reads
@@ -120,8 +121,7 @@ class PagedCache:
         if head_dim is not None and not 1 <= head_dim <= keys.shape[3]:
             raise ValueError(f"head_dim is {head_dim}; it must be from 1 to {keys.shape[3]}, the pools' last dimension")
         self.kv_heads, self.head_dim = keys.shape[1 if heads_first else 2], keys.shape[3] if head_dim is None else head_dim
-        size = _operators.device_cache(keys, values, None, heads_first, bits).low_bit_bytes() if keys.is_cuda else 0
-        self.low_bit = torch.empty(size, dtype=torch.uint8, device=keys.device)
+        self.low_bit = _operators.new_low_bit(keys, values, heads_first, bits)
         pairs = (lengths.shape[0], self.kv_heads)
         self.broad = self.recent = None
         if remembers and keys.is_cuda:
@@ -273,7 +273,7 @@ def decode(
     of bits of the cache. On a GPU nothing waits for the device, and a CUDA graph can capture the call with later lengths,
     pages and queries in the same tensors. There are no gradients.
     Lengths and pages that do not exist give NaN rows on a GPU and raise ValueError in host memory. In host memory the
-    result is that of double precision, and no copies are read.
+    result is that of double precision.
     """
     keys = cache.keys
     if q.dim() != 4 or q.shape[0] != cache.lengths.shape[0] or q.shape[3] != cache.head_dim or q.shape[1] % cache.kv_heads != 0:

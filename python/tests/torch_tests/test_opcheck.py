@@ -78,6 +78,10 @@ def test_decode(heads_first):
     opcheck(OPS.decode_append, (keys, values, *(torch.randn(2, 2, 3, 8) for _ in range(2)), block_table, lengths, heads_first))
     low_bit, numbers = torch.zeros(0, dtype=torch.uint8), (torch.tensor([1.5]), torch.tensor([0.3]))
     opcheck(OPS.decode_fill, (low_bit, keys, values, block_table, lengths, None, 2, heads_first, 0))
+    wide = [torch.randn((3, 2, 16, 64) if heads_first else (3, 16, 2, 64)) for _ in range(2)]
+    copies = torch.zeros(3 * 2 * (4 * 64 + 2 * 16 + 16 * 64 // 2), dtype=torch.uint8)
+    opcheck(OPS.decode_fill, (copies, *wide, block_table, lengths, torch.tensor([17, 0], dtype=torch.int32), 2, heads_first, 4))
+    opcheck(OPS.decode, (torch.randn(2, 4, 3, 64), *wide, copies, block_table, lengths, *numbers, heads_first, 4))
     arguments = (torch.randn(2, 4, 3, 8), keys, values, low_bit, block_table, lengths, *numbers, heads_first, 0)
     opcheck(OPS.decode, arguments)
     broad, recent = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, 2, DECODE_RECENT_WORDS, dtype=torch.int32)

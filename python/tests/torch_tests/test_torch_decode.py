@@ -76,6 +76,63 @@ def test_keys_are_stored_as_wide_as_the_kernels_need(device, bits, dim, monkeypa
     assert torch.equal(wrapper.run(q[:, :, 2], cache), out[:, :, 2])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("dim", "page_size"), [(64, 16), (128, 64), (256, 32)])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_host_memory_has_copies_and_the_same_result(dtype, dim, page_size, bits):
+    """Of keys that come at once, one by one, and behind rejected ones."""
+    (cache, k, v), (plain, _, _) = (filled("cpu", n=320, dim=dim, page_size=page_size, bits=b, dtype=dtype) for b in (bits, 0))
+    assert plain.low_bit.numel() == 0
+    copies = cache.low_bit.view(cache.keys.shape[0], 2, -1)
+
+    def same(queries=1):
+        assert [(copies[page] != 0xFF).any() for page in range(len(copies))] == [page in filled_once for page in range(len(copies))]
+        q = (2.4 * torch.randn(2, 4, queries, dim)).to(dtype)
+        (out, aux), (want, other) = (decode(q, one, return_aux=True, alpha=[1.5, 1.2, 2.0, 1.7]) for one in (cache, plain))
+        torch.testing.assert_close(out, want, atol=1e-6, rtol=1e-6 if dtype == torch.float32 else 1e-2)
+        assert torch.equal(aux.support, other.support) and torch.equal(aux.maximum, other.maximum)
+        torch.testing.assert_close(aux.tau, other.tau, atol=1e-6, rtol=1e-6)
+
+    pages_each = cache.block_table.shape[1]
+    filled_once = {page + first for page in range(200 // page_size) for first in (0, pages_each)}
+    for one in (cache, plain):
+        one.append(k[:, :, :200], v[:, :, :200])
+    same(3)
+    for i in range(200, 200 + page_size + 8):
+        for one in (cache, plain):
+            one.append(k[:, :, i : i + 1], v[:, :, i : i + 1])
+        filled_once |= {page + first for page in range((i + 1) // page_size) for first in (0, pages_each)}
+        if i % 8 == 7:
+            same()
+    lengths = torch.tensor([90, 170], dtype=torch.int32)
+    for one in (cache, plain):
+        one.truncate(lengths)
+    same(2)
+    for one in (cache, plain):
+        one.append(v[:, :, :20], k[:, :, :20])  # other keys, over the old ones
+    same()
+    taken = PagedCache(cache.keys, cache.values, cache.block_table, cache.lengths, bits=bits)
+    assert (taken.low_bit == 0xFF).all()  # of a pool that exists, nothing is known
+    again = 2.4 * torch.randn(2, 4, 1, dim).to(dtype)
+    before = decode(again, taken)
+    taken.fill()
+    torch.testing.assert_close(decode(again, taken), before)
+    for b, length in enumerate(cache.lengths.tolist()):
+        pages = cache.block_table[b, : length // page_size].long()
+        assert torch.equal(taken.low_bit.view_as(copies)[pages], copies[pages])
+
+
+def test_a_step_in_host_memory_reads_copies():
+    """It believes them: of copies whose margins are gone, whose keys are zero, no key can matter."""
+    cache, k, v = filled("cpu", n=640, bits=8, dtype=torch.float32)
+    cache.append(k, v)
+    q = torch.randn(2, 4, 1, 64)
+    _, aux = decode(q, cache, scale=2.0, return_aux=True)
+    cache.low_bit.zero_()
+    _, blind = decode(q, cache, scale=2.0, return_aux=True)
+    assert not torch.equal(blind.maximum, aux.maximum)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_alpha_and_scale_per_head_and_heads_first(device):
     cache, k, v = filled(device)

@@ -9,8 +9,9 @@
          v_scale=None): tokens without a page are dropped on a GPU; ValueError in host memory
 
 keys, values: [pages, page_size, kv_heads, head_dim], with heads_first [pages, kv_heads, page_size, head_dim]. On a GPU the
-kernels of gpu/decode run; in host memory decode_step of cpu_ref/decode, in double, which reads no low-bit copies. counts, int32 [units, 4],
-is empty there; what it means: gpu/decode/problem.h. broad and recent, int32: StepInputs::broad and recent of gpu/decode/decode.h. No gradients.
+kernels of gpu/decode run; in host memory decode_step of cpu_ref/decode, whose result is that of double precision. low_bit: the copies, as in
+core/low_bit_page.h; empty: there are none. counts, int32 [units, 4], is empty in host memory; what it means: gpu/decode/problem.h. broad and
+recent, int32: StepInputs::broad and recent of gpu/decode/decode.h. No gradients.
 Pools in float8_e4m3fn have k_scale and v_scale, float32 on their device: what their numbers are multiplied by; None: 1. q, k and v are then
 in another dtype.
 """
@@ -28,6 +29,7 @@ from splash_attention.backends.torch.operators import NAMESPACE
 _pools = "Tensor keys, Tensor values"
 _numbers = "bool heads_first, int bits"
 FP8, FP8_MOST = torch.float8_e4m3fn, 448.0
+LOW_BIT_WIDTHS = (64, 128, 256)  # of keys with copies
 library = torch.library.Library(NAMESPACE, "FRAGMENT")
 library.define(
     f"decode(Tensor q, {_pools}, Tensor low_bit, Tensor block_table, Tensor lengths, Tensor alpha, Tensor scale, {_numbers},"
@@ -78,6 +80,18 @@ def device_cache(
     return _core.DeviceCache(device, _name(keys.dtype), sizes, *pools, _address(low_bit))
 
 
+def new_low_bit(keys: Tensor, values: Tensor, heads_first: bool, bits: int) -> Tensor:
+    """Memory for the copies of a pool. In host memory all margins are NaN at first: a step reads the keys of a page that was never filled.
+    There are none there of keys whose width the layout does not have."""
+    if keys.is_cuda:
+        size = device_cache(keys, values, None, heads_first, bits).low_bit_bytes()
+        return torch.empty(size, dtype=torch.uint8, device=keys.device)
+    pages, page_size, kv_heads, dim = _sizes(keys, heads_first)
+    page = 4 * dim + 2 * page_size + page_size * dim * bits // 8  # of one key head; in Python, so that torch.compile can look into it
+    size = pages * kv_heads * page if bits and dim in LOW_BIT_WIDTHS else 0
+    return torch.full((size,), 0xFF, dtype=torch.uint8, device=keys.device)
+
+
 def _row_strides(rows: Tensor) -> list[int]:
     batch, head, query, _ = rows.stride()
     return [batch, query, head]
@@ -126,19 +140,25 @@ def _decode_cuda(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block
     return results
 
 
+def _host_pool(pool: Tensor, heads_first: bool, scale: float = 1.0) -> tuple[int, list[int], float]:
+    return pool.data_ptr(), _strides(pool, heads_first), scale
+
+
+def _host_array(tensor: Tensor) -> Any:
+    return tensor.int().contiguous().numpy()
+
+
 @torch.library.impl(library, "decode", "CPU")
 def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
                 scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0,
                 broad: Tensor | None = None, recent: Tensor | None = None, k_scale: Tensor | None = None,
                 v_scale: Tensor | None = None) -> tuple[Tensor, ...]:
     keys, values = (pool if pool.stride(-1) == 1 else pool.contiguous() for pool in (keys, values))
-    pools = [
-        (pool.data_ptr(), _strides(pool, heads_first), 1.0 if factor is None else float(factor))
-        for pool, factor in ((keys, k_scale), (values, v_scale))
-    ]
+    pools = [_host_pool(pool, heads_first, 1.0 if factor is None else float(factor)) for pool, factor in ((keys, k_scale), (values, v_scale))]
     found = _core.decode_cpu(
-        _name(keys.dtype), _sizes(keys, heads_first), *pools, block_table.int().contiguous().numpy(), lengths.int().contiguous().numpy(),
+        _name(keys.dtype), _sizes(keys, heads_first), *pools, _host_array(block_table), _host_array(lengths),
         q.detach().double().contiguous().numpy(), alpha.double().tolist(), scale.double().tolist(), window, sinks,
+        low_bit.numpy(), bits,
     )
     out, tau, maximum, support = (torch.from_numpy(array) for array in found)
     return out.to(q.dtype), tau.float(), maximum.float(), support.int(), torch.empty((0, 4), dtype=torch.int32)
@@ -165,7 +185,13 @@ def _fill_cuda(low_bit: Tensor, keys: Tensor, values: Tensor, block_table: Tenso
 @torch.library.impl(library, "decode_fill", "CPU")
 def _fill_cpu(low_bit: Tensor, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, from_lengths: Tensor | None,
               most_pages: int, heads_first: bool, bits: int) -> None:
-    """A step in host memory reads no copies."""
+    if low_bit.numel() == 0:
+        return
+    froms = lengths.new_empty(0) if from_lengths is None else from_lengths
+    _core.decode_fill_cpu(
+        _name(keys.dtype), _sizes(keys, heads_first), _host_pool(keys, heads_first), _host_array(block_table), _host_array(lengths),
+        _host_array(froms), most_pages, low_bit.numpy(), bits,
+    )
 
 
 @torch.library.register_fake(f"{NAMESPACE}::decode_fill", lib=library)
