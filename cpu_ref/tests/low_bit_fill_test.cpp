@@ -28,6 +28,11 @@ double number(const PagedCache& cache, int64_t page, int64_t token, int64_t head
       ((page * cache.page_size + token) * cache.kv_heads + head) * cache.head_dim + c)];
 }
 
+int code_in(const LowBitLayout& layout, const uint8_t* copy, int token, int c) {
+  const int at = layout.group_at(token, c / 8), nibble = nibble_of(c % 8);
+  return layout.bits == 8 ? copy[at + c % 8] - 128 : (copy[at + nibble / 2] >> 4 * (nibble % 2) & 15) - 8;
+}
+
 // A copy, key by key and channel by channel, as core/low_bit_page.h and the kernel have it.
 void check_copy(const PagedCache& cache, int64_t page, int64_t head, int bits, const uint8_t* copy) {
   const LowBitLayout layout{static_cast<int>(cache.page_size), static_cast<int>(cache.head_dim), bits};
@@ -45,10 +50,8 @@ void check_copy(const PagedCache& cache, int64_t page, int64_t head, int bits, c
     REQUIRE(word_at(copy + layout.zeros_at() + 2 * c) == half_bits(channel.zero));
     for (int token = 0; token < layout.page_size; ++token) {
       const auto x = static_cast<float>(number(cache, page, token, head, c));
-      const int code = channel.code(x, bits), at = layout.group_at(token, c / 8), nibble = nibble_of(c % 8);
-      const int stored =
-          bits == 8 ? copy[at + c % 8] - 128 : (copy[at + nibble / 2] >> 4 * (nibble % 2) & 15) - 8;
-      REQUIRE(stored == code);
+      const int code = channel.code(x, bits);
+      REQUIRE(code_in(layout, copy, token, c) == code);
       sums[static_cast<size_t>(token)].add(x, channel, code);
     }
   }
@@ -72,7 +75,8 @@ TEST_CASE("low-bit copies: floats of float16s, all of them") {
 
 TEST_CASE("low-bit copies: pages of every kind are stored as the layout says") {
   for (const std::string kind : kDecodeKinds) {
-    for (const auto& [page_size, head_dim] : {std::pair{16, 64}, {64, 128}, {256, 64}, {32, 256}}) {
+    for (const auto& size : {std::pair{16, 64}, {64, 128}, {256, 64}, {32, 256}}) {
+      const int page_size = size.first, head_dim = size.second;
       for (const int bits : {4, 8}) {
         CAPTURE(kind);
         CAPTURE(page_size);
@@ -123,7 +127,8 @@ TEST_CASE("low-bit copies: the pages that have become full are filled, and no ot
 
 TEST_CASE("low-bit copies: no score lies above its upper end, whatever the query") {
   for (const std::string kind : kDecodeKinds) {
-    for (const auto& [page_size, head_dim] : {std::pair{16, 64}, {64, 128}, {32, 256}}) {
+    for (const auto& size : {std::pair{16, 64}, {64, 128}, {32, 256}}) {
+      const int page_size = size.first, head_dim = size.second;
       for (const int bits : {4, 8}) {
         CAPTURE(kind);
         CAPTURE(head_dim);
@@ -148,11 +153,8 @@ TEST_CASE("low-bit copies: no score lies above its upper end, whatever the query
             const uint8_t* copy = copies.bytes.data();
             const float scale = float_of_half(word_at(copy + 2 * c)),
                         zero = float_of_half(word_at(copy + layout.zeros_at() + 2 * c));
-            const int nibble = nibble_of(c % 8), at = layout.group_at(token, c / 8);
-            const int code =
-                bits == 8 ? copy[at + c % 8] - 128 : (copy[at + nibble / 2] >> 4 * (nibble % 2) & 15) - 8;
             q(r, c) = static_cast<float>(number(cache, 0, token, 0, c) - double{zero} -
-                                         double{scale} * static_cast<double>(code));
+                                         double{scale} * code_in(layout, copy, token, c));
           }
           if (!q.row(r).allFinite() || q.row(r).isZero()) q.row(r).setConstant(1);
         }

@@ -76,7 +76,8 @@ TEST_CASE("low-bit steps: pools of any type, keys of any kind, holes, windows an
 
 TEST_CASE("low-bit steps: no key of the support is excluded, over many rows; without margins some are") {
   int64_t rows_without_margins = 0;
-  for (const auto& [page_size, head_dim] : {std::pair{16, 64}, {64, 128}, {256, 64}, {32, 256}}) {
+  for (const auto& size : {std::pair{16, 64}, {64, 128}, {256, 64}, {32, 256}}) {
+    const int page_size = size.first, head_dim = size.second;
     for (const int bits : {4, 8}) {
       for (uint64_t seed = 1; seed <= 4; ++seed) {
         CAPTURE(page_size);

@@ -105,8 +105,8 @@ class Door:
         return lines
 
 
-def await_start(door: Door, process: subprocess.Popen, deadline: float) -> None:
-    while not (door.stubs / "pip").exists() or not (door.stubs / "pip").read_text().strip():
+def await_word(door: Door, name: str, process: subprocess.Popen, deadline: float) -> None:
+    while not (door.stubs / name).exists() or not (door.stubs / name).read_text().strip():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.01)
 
@@ -222,7 +222,7 @@ def test_a_failed_installation_does_not_keep_the_program_from_running(door: Door
 def test_an_interrupted_installation_is_done_again_from_the_beginning(door: Door, number: int):
     process = door.start("list", STUB_PIP="hang")
     deadline = time.monotonic() + 30
-    await_start(door, process, deadline)
+    await_word(door, "pip", process, deadline)
     pip = int((door.stubs / "pip").read_text())
     os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(process.pid, number)
     process.wait(timeout=30)
@@ -240,13 +240,11 @@ def test_an_interrupted_installation_is_done_again_from_the_beginning(door: Door
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_an_interrupt_ends_all_though_the_build_takes_it_and_ends_by_itself(door: Door, code: int):
-    door.stub("ninja", f"#!/bin/bash\ntrap 'exit {code}' INT\ntouch $STUBS/building\nwhile true; do sleep 0.01; done\n")
+    door.stub("ninja", f"#!/bin/bash\ntrap 'exit {code}' INT\necho yes >$STUBS/building\nwhile true; do sleep 0.01; done\n")
     process = door.start("list", STUB_PIP="hang")
     deadline = time.monotonic() + 30
-    await_start(door, process, deadline)
-    while not (door.stubs / "building").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.01)
+    await_word(door, "pip", process, deadline)
+    await_word(door, "building", process, deadline)
     pip = int((door.stubs / "pip").read_text())
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=30) == -signal.SIGINT
