@@ -218,6 +218,20 @@ TEST_CASE("entmax forward: rows keep their k_keep largest scores, in lists and w
   }
 }
 
+TEST_CASE("entmax forward: 300 problems in which its features meet, against the double oracle") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  CaseDrawer drawer(test_seed() + 3);
+  for (int i = 0; i < 300; ++i) {
+    const PortableCase c = i % 3 == 0   ? drawer.draw_few_keys()
+                           : i % 3 == 1 ? drawer.draw_for_one_pass()
+                                        : drawer.draw_ranges();
+    const ForwardRun run(c.spec, c.dtype, c.inputs, c.spec.shape.rows() * c.spec.shape.kv_len, stream,
+                         entmax::ForwardPath::hopper);
+    check_against_oracle(c, run.out.to_host(), run.row_results());
+  }
+}
+
 TEST_CASE("entmax forward: every run gives the same bits") {
   SKIP_WITHOUT_GPU();
   const Stream stream;

@@ -227,12 +227,10 @@ class CaseDrawer {
   }
 
   // A case that Hopper's path takes: 16-bit elements, causal or full, all keys; up to 23 or 46 tiles of keys.
-  PortableCase draw_for_one_pass() {
-    PortableCase c = draw_16_bits();
-    c.spec.mask.causal = random_() % 2 == 0;
-    if (c.spec.mask.causal) c.name += "causal, ";
-    draw_inputs(c, random_() % 24);
-    return c;
+  PortableCase draw_for_one_pass() { return causal_or_full(draw_16_bits()); }
+  // The same, of up to eight tiles of keys.
+  PortableCase draw_few_keys() {
+    return causal_or_full(draw_16_bits({1, 5, 33, 63, 64, 65, 100, 128, 197, 256, 300, 512}));
   }
   // The same, whose rows see ranges of keys.
   PortableCase draw_ranges() {
@@ -246,11 +244,17 @@ class CaseDrawer {
   }
 
  private:
-  PortableCase draw_16_bits() {
+  PortableCase draw_16_bits(std::initializer_list<int64_t> lengths = {1, 65, 257, 700, 1700, 1700, 2900,
+                                                                      2900}) {
     PortableCase c;
     c.dtype = any_of({Dtype::bf16, Dtype::f16});
-    draw_shape(c, any_of<int64_t>({1, 65, 257, 700, 1700, 1700, 2900, 2900}),
-               {1.5F, 1.5F, 2.0F, 1.75F, 1.25F});
+    draw_shape(c, any_of(lengths), {1.5F, 1.5F, 2.0F, 1.75F, 1.25F});
+    return c;
+  }
+  PortableCase causal_or_full(PortableCase c) {
+    c.spec.mask.causal = random_() % 2 == 0;
+    if (c.spec.mask.causal) c.name += "causal, ";
+    draw_inputs(c, random_() % 24);
     return c;
   }
 
