@@ -46,6 +46,14 @@ def test_a_table_is_written_between_its_markers():
     assert fill(text, report()) == text
 
 
+def test_a_marker_chooses_among_the_cases():
+    text = fill(DOCUMENT.replace("first -->", "first kv_len=1000 mask=none -->"), report())
+    rows = [line for line in text.splitlines() if line.startswith(("| 16", "| 4"))]
+    assert rows == ["| 4 × 16 heads, 1000, d 64, full, T 1 | 20.4 | 0 % | 1.000 | 0.500; 0.5 |"]
+    with pytest.raises(LadderError, match="no case with kv_len=7"):
+        fill(DOCUMENT.replace("first -->", "first kv_len=7 -->"), report())
+
+
 def test_captured_heads_and_both_passes_are_problems_of_their_own():
     captured = report()
     passes = ["forward", "forward_backward"] * 2 + ["forward"]

@@ -2,10 +2,10 @@
 
     python -m splash_laboratory.documents.peer_tables data/reports/flagship-h200.h5 docs/questions/*.md
 
-A table stands between two markers; the words of the first are the experiment, of this report or of another, and the
-implementation:
+A table stands between two markers; the words of the first are the experiment, of this report or of another, the
+implementation, and what chooses among its cases, if anything does:
 
-    <!-- peers entmax-forward: entmax/0-one-pass -->
+    <!-- peers entmax-model: entmax/0-one-pass kv_len=8192 -->
     ...
     <!-- end of peers -->
 """
@@ -20,10 +20,10 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from splash_laboratory.documents.ladder_tables import LadderError, cells, number, text, write_tables
+from splash_laboratory.documents.ladder_tables import LadderError, cells, chosen, number, text, write_tables
 from splash_laboratory.reports import Report
 
-MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
+MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+)(?P<where>(?: \w+=\S+)*) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 PROBLEM = ("pass", "input", "layer", "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim", "mask", "window", "documents", "query_variance")
 STEP = ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")  # of decoding: all that dense attention's time depends on
 TEXTS = ("gpl-3", "gfdl-1.3")  # of MiniLM
@@ -37,18 +37,17 @@ def fill(document: str, report: Report) -> str:
     def table(match: re.Match[str]) -> str:
         if match["experiment"] not in held:
             return match[0]
-        rows = lines(report.experiment(match["experiment"]), match["ours"])
+        rows = lines(chosen(report, match["experiment"], match["where"]), match["ours"])
         if not rows:
             raise LadderError(f"{report.path}: {match['experiment']} has no case of {match['ours']}")
-        return match[1] + "\n" + "\n".join(rows) + "\n\n" + match[4]
+        return match[1] + "\n" + "\n".join(rows) + "\n\n" + match[5]
 
     return MARKER.sub(table, document)
 
 
-def lines(results: xr.Dataset, ours: str) -> list[str]:
+def lines(cases: Sequence[xr.Dataset], ours: str) -> list[str]:
     """A row a problem that ours solved: its time, each peer's, and how many times ours that is, bold from 1 on. The share
     of empty 64 × 64 tiles where the report has it."""
-    cases = [results.isel(case=i) for i in range(results.sizes["case"])]
     problems: dict[tuple[str, ...], dict[str, xr.Dataset]] = {}
     dense: dict[tuple[str, ...], dict[str, xr.Dataset]] = {}
     for case in cases:
