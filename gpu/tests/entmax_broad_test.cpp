@@ -335,8 +335,18 @@ TEST_CASE("entmax, broad rows: NaN and infinity reach as far as through a stored
   struct Spoilt {
     const char* name;
     void (*spoil)(Case& c);
+    int64_t kv_len = 400;
   };
   const Spoilt cases[] = {
+      {"rows without keys, and keys without weight whose values are no numbers",
+       [](Case& c) {
+         for (int64_t i = 0; i < 400; ++i) c.inputs.q.row(0, 0, i)[0] = c.inputs.q.row(0, 1, i)[0] = 1;
+         for (int64_t j = 7; j < 350; j += 50) {
+           c.inputs.k.row(0, 0, j)[0] = -kInf;
+           c.inputs.v.row(0, 0, j)[0] = kNan;
+         }
+       },
+       350},
       {"NaN in a query", [](Case& c) { c.inputs.q.row(0, 1, 130)[3] = kNan; }},
       {"NaN in a key", [](Case& c) { c.inputs.k.row(0, 0, 390)[3] = kNan; }},
       {"a key without weight",
@@ -362,8 +372,8 @@ TEST_CASE("entmax, broad rows: NaN and infinity reach as far as through a stored
         const int64_t window = head_dim == 64 ? 0 : 150;
         // Of a window all keys fit on lists: scores are closer there, so that rows go to the dense path at
         // once.
-        Case c = near_dense(windowed(spec_of({1, 2, 1, 400, 400, head_dim}, {1.5}, true), window), dtype,
-                            window > 0 ? 0.002 : 0.01);
+        Case c = near_dense(windowed(spec_of({1, 2, 1, 400, spoilt.kv_len, head_dim}, {1.5}, true), window),
+                            dtype, window > 0 ? 0.002 : 0.01);
         spoilt.spoil(c);
         Training dense(stream, c, StoredRows::sparse), stored(stream, c, StoredRows::all);
         const Gradients out = dense.run().gradients(), expected = stored.run().gradients();

@@ -108,3 +108,16 @@ TEST_CASE("dense path on the CPU: head_dims, queries in shared memory among them
 TEST_CASE("dense path on the CPU: more keys than a partial sum takes") {
   check<__nv_bfloat16>(case_of("many keys", {1, 1, 1, 64, 9000, 64}, {1.5}, 0.1, Dtype::bf16));
 }
+
+TEST_CASE(
+    "dense path on the CPU: rows without keys, and keys without weight, beside values that are no numbers") {
+  PortableCase c = case_of("no keys", {1, 2, 1, 150, 90, 64}, {1.5}, 0.05, Dtype::bf16, {.causal = true});
+  const AttentionShape& s = c.spec.shape;
+  for (int64_t head = 0; head < s.q_heads; ++head)
+    for (int64_t i = 0; i < s.q_len; ++i) *c.inputs.q.row(0, head, i) = 1;
+  for (int64_t j = 3; j < s.kv_len; j += 7) {
+    *c.inputs.k.row(0, 0, j) = -std::numeric_limits<double>::infinity();
+    *c.inputs.v.row(0, 0, j) = std::numeric_limits<double>::quiet_NaN();
+  }
+  check<__nv_bfloat16>(c);
+}

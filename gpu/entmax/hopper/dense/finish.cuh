@@ -72,14 +72,16 @@ __device__ __forceinline__ void finish_dense(const ForwardProblem& p, int head, 
                        : (rows.poisoned[half] ? NAN : INFINITY);
     }
     if (bad) continue;
-    const float factor = rows.open[half] ? 1 / sum[half] : 0;
+    // Of a closed row, whose weights are 0, a product with a value that is not finite is NaN.
+    const float factor = rows.open[half] ? 1 / sum[half] : 0, closed = rows.poisoned[half] ? NAN : 0.0f;
+    const auto finished = [&](float product) { return rows.open[half] ? product * factor : closed; };
     uint32_t* const out = reinterpret_cast<uint32_t*>(static_cast<T*>(p.out) + row * p.head_dim);
 #pragma unroll
     for (int j = 0; j < kOutput / 4; ++j) {
       const int column = 8 * j + 2 * (lane % 4);
-      const float x = output[4 * j + 2 * half] * factor, y = output[4 * j + 2 * half + 1] * factor;
       if (column < p.head_dim)
-        out[column / 2] = rows.poisoned[half] ? arch::pack_pair<T>(NAN, NAN) : arch::pack_pair<T>(x, y);
+        out[column / 2] =
+            arch::pack_pair<T>(finished(output[4 * j + 2 * half]), finished(output[4 * j + 2 * half + 1]));
     }
   }
 }
