@@ -16,6 +16,14 @@ class Proposals {
     if (upper > best_[j].upper) best_[j] = {upper, key};
   }
 
+  // To a block's shared memory: of each row eight, from the at'th on.
+  template <int kMostRows, int kKeys>
+  __device__ __forceinline__ void put(Best (&best)[kMostRows][kKeys], int at, int lane) const {
+    if (2 * (lane % 4) >= kMostRows) return;
+    best[2 * (lane % 4)][at + lane / 4] = best_[0];
+    best[2 * (lane % 4) + 1][at + lane / 4] = best_[1];
+  }
+
   // segment: the warp's; pass: 0 or 1.
   __device__ void write(const Step& p, const Unit& unit, int segment, int pass, int lane) const {
     const int apart = 4 * kMostBest / p.best_of_run;

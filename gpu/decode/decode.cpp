@@ -40,6 +40,8 @@ Device current_device(const Cache& cache) {
     device.most_team = kernels.most_team();
     device.most_together = kernels.most_together();
     device.step_bytes = kernels.step_bytes(cache.bits);
+    device.short_bytes = kernels.short_bytes(cache.bits, kWarps);
+    device.few_short_bytes = kernels.short_bytes(cache.bits, kFewWarps);
   });
   return device;
 }

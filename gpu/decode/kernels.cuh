@@ -7,6 +7,7 @@
 #include "gpu/decode/dense.cuh"
 #include "gpu/decode/fill.cuh"
 #include "gpu/decode/kernels.h"
+#include "gpu/decode/short_step.cuh"
 #include "gpu/decode/step.cuh"
 
 namespace splash::gpu::decode {
@@ -15,6 +16,16 @@ template <class T, int kDim>
 void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& launched) {
   const auto launch = [&]<int kBits>() {
     const auto blocks = static_cast<unsigned>(p.units * p.team);
+    if constexpr (kBits != 0) {
+      const auto launch_short = [&](void (*kernel)(Step), int warps) {
+        launch_clusters("decode's short step", kernel, blocks, 32 * warps,
+                        std::max(short_bytes(kBits, warps) + short_dynamic_bytes(p), p.least_shared_bytes), 1,
+                        stream, p);
+        if (launched) launched("short step");
+      };
+      if (p.short_warps == kWarps) return launch_short(short_kernel<T, kDim, kBits, kWarps>, kWarps);
+      if (p.short_warps > 0) return launch_short(short_kernel<T, kDim, kBits, kFewWarps>, kFewWarps);
+    }
     const int bytes = std::max(step_bytes(kBits) + dynamic_bytes(p), p.least_shared_bytes);
     if (!p.is_cluster) {
       entmax::launch("decode's barriers", reset_barriers_kernel, 1, kThreads, stream, p.barriers, p.units);
@@ -61,6 +72,19 @@ int Kernels<T, kDim>::step_bytes([[maybe_unused]] int bits) {
                                           : sizeof(StepMemory<T, kDim, 0>);
     return static_cast<int>(bytes);
   }
+}
+
+template <class T, int kDim>
+int Kernels<T, kDim>::short_bytes([[maybe_unused]] int bits, [[maybe_unused]] int warps) {
+  if constexpr (!kIsFp8<T>) {
+    const auto of = [&]<int kBits>() {
+      return static_cast<int>(warps == kWarps ? sizeof(ShortMemory<T, kDim, kBits, kWarps>)
+                                              : sizeof(ShortMemory<T, kDim, kBits, kFewWarps>));
+    };
+    if (bits == 4) return of.template operator()<4>();
+    if (bits == 8) return of.template operator()<8>();
+  }
+  return 0;
 }
 
 template <class T, int kDim>

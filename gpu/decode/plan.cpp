@@ -24,6 +24,9 @@ constexpr int kReservedBytes = 1024;  // of each block's shared memory, by CUDA
 constexpr double kPhases = 24e-6, kMorePhases = 0.12, kTeamPhases = 0.12e-6, kBarrierPhases = 1e-6,
                  kPassPhases = 10e-6, kExactKey = 2e-9, kExactChannel = 8e-12, kLowBitKey = 3e-9,
                  kLowBitChannel = 16e-12, kSharedKeys = 0.8, kReadRate = 55e9;
+// The same of short steps, of kWarps and of kFewWarps: a block's phases, and per key and channel where warps
+// fill a multiprocessor (decision 0085).
+constexpr double kShortPhases = 20e-6, kFewShortPhases = 28e-6, kShortKey = 3e-9, kShortChannel = 40e-12;
 constexpr int kPartMultiprocessors = 16;             // of a GPC
 constexpr int64_t kDenseBytes = int64_t{192} << 20;  // of the dense pass's teams, where eight need no more
 constexpr int kLeastDenseTeams = 8;
@@ -119,6 +122,33 @@ Division divided(const Step& step, const Ranges& most, const Device& device, con
   return d;
 }
 
+// The same of a short step: a block of so many warps a unit. Infinite where its kernel does not take it.
+Division divided_short(const Step& step, const Ranges& most, const Device& device, int warps) {
+  Step s = step;
+  s.short_warps = warps;
+  s.held_tiles = static_cast<int>(ceil_div(most.tiles, warps));
+  Division d{.held_tiles = s.held_tiles};
+  const int bytes = warps == kWarps ? device.short_bytes : device.few_short_bytes;
+  if (s.cache.bits == 0 || bytes == 0 || device.least_team > 1 || s.rows > kShortRows ||
+      most.tiles * most.tile_keys > short_keys(warps))
+    return d;
+  const int each = bytes + short_dynamic_bytes(s) + kReservedBytes,
+            most_resident = short_blocks_per_multiprocessor(s.cache.head_dim, warps);
+  d.blocks.resident = std::min(device.shared_bytes / each, most_resident);
+  const int slots = d.blocks.at_once(device);
+  if (slots == 0) return d;
+  const int64_t at_once = std::min<int64_t>(s.units, slots);
+  const double full = std::min(few_resident(d.blocks, at_once, device) * warps / 16.0, 1.0),
+               head_dim = s.cache.head_dim,
+               of_key =
+                   std::max((kShortKey + kShortChannel * head_dim) * kWarps / warps * (0.45 + 0.55 * full),
+                            s.cache.bits * head_dim / 8 * static_cast<double>(at_once) / device.dram_rate);
+  d.seconds = static_cast<double>(ceil_div(s.units, slots)) *
+              ((warps == kWarps ? kShortPhases : kFewShortPhases) +
+               static_cast<double>(most.tiles) * most.tile_keys * of_key);
+  return d;
+}
+
 // Sets the step's division to the one that takes least.
 void divide(Step& s, const Ranges& most, const Device& device) {
   Division best{.blocks = {.team = device.least_team}};
@@ -132,6 +162,12 @@ void divide(Step& s, const Ranges& most, const Device& device) {
       }
     }
   }
+  for (const int warps : {kWarps, kFewWarps}) {
+    const Division d = divided_short(s, most, device, warps);
+    if (d.seconds == INFINITY || (d.seconds >= best.seconds && !device.prefers_short)) continue;
+    best = d;
+    s.short_warps = warps;
+  }
   s.team = best.blocks.team;
   s.is_cluster = best.blocks.is_cluster;
   s.held_tiles = best.held_tiles;
@@ -139,8 +175,10 @@ void divide(Step& s, const Ranges& most, const Device& device) {
   // shared memory than they need where fewer in each would do.
   const int64_t blocks = std::min<int64_t>(int64_t{s.units} * s.team, best.blocks.at_once(device));
   const int together = few_resident(best.blocks, blocks, device);
-  s.least_shared_bytes =
-      together < blocks_per_multiprocessor(s.cache.head_dim) ? device.shared_bytes / (together + 1) : 0;
+  const int most_resident = s.short_warps > 0
+                                ? short_blocks_per_multiprocessor(s.cache.head_dim, s.short_warps)
+                                : blocks_per_multiprocessor(s.cache.head_dim);
+  s.least_shared_bytes = together < most_resident ? device.shared_bytes / (together + 1) : 0;
   s.screens_ahead = together == 1 || s.cache.head_dim <= 64;  // else they take memory's time from one another
 }
 
@@ -283,12 +321,13 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.held_pages = s.table.width <= kHeldPages ? s.table.width : 0;
   divide(s, most, device);
   divide_dense(s, device);
+  if (s.short_warps > 0) s.recent = nullptr;  // its kernel recalls nothing
   s.best_of_run = std::max(kMostBest / s.team, 1);
   const int warps = s.team * kWarps;
   s.least_tiles = std::clamp(static_cast<int>(ceil_div(most.tiles, warps)), 1, kLeastTiles);
   // Room for all of a run's keys: a row that outgrows its room would have to take the dense pass.
   const int64_t run = std::max(ceil_div(most.tiles, warps), int64_t{s.least_tiles}) * most.tile_keys;
-  if (most.tiles > 0) s.segments = {warps, static_cast<int>(run)};
+  if (most.tiles > 0 && s.short_warps == 0) s.segments = {warps, static_cast<int>(run)};
   visit_workspace(s, [&](auto*& array, int64_t count) {
     plan.bytes += round_up(count * static_cast<int64_t>(sizeof *array), 256);
   });

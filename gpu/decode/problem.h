@@ -61,6 +61,16 @@ SPLASH_HOST_DEVICE constexpr int blocks_per_multiprocessor(int head_dim) {
   return head_dim <= 64 ? 3 : head_dim <= 128 ? 2 : 1;
 }
 
+// Short steps (short_step.cuh): rows of a unit, warps of a block, kWarps or these where there are many units;
+// keys of a sequence, at most; and blocks of a multiprocessor.
+constexpr int kShortRows = 4, kFewWarps = 4;
+SPLASH_HOST_DEVICE constexpr int short_keys(int warps) {
+  return 256 * warps;
+}
+SPLASH_HOST_DEVICE constexpr int short_blocks_per_multiprocessor(int head_dim, int warps) {
+  return (head_dim <= 128 ? 16 : 8) / warps;
+}
+
 // The same of the dense pass.
 SPLASH_HOST_DEVICE constexpr int dense_blocks_per_multiprocessor(int head_dim) {
   return head_dim <= 128 ? 2 : 1;
@@ -198,6 +208,7 @@ struct Step {
   int held_tiles = 0;          // of a run, from its first on, whose upper scores its warp holds
   int held_pages = 0;          // of the table, in shared memory: all or none
   int least_shared_bytes = 0;  // of a block, so that few share a multiprocessor
+  int short_warps = 0;         // of a block of short_kernel; 0: the step is not short
   bool screens_ahead = false;  // few do: each has as many keys on their way as it has room for, else half
 
   // Workspace
@@ -242,6 +253,9 @@ SPLASH_HOST_DEVICE int held_page_bytes(const Step& p) {
 }
 SPLASH_HOST_DEVICE int dynamic_bytes(const Step& p) {
   return sample_bytes(p) + kWarps * held_score_bytes(p) + held_page_bytes(p);
+}
+SPLASH_HOST_DEVICE int short_dynamic_bytes(const Step& p) {
+  return sample_bytes(p) + p.short_warps * held_score_bytes(p) + held_page_bytes(p);
 }
 
 }  // namespace splash::gpu::decode

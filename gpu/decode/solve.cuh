@@ -9,6 +9,8 @@
 // the support alone says yes; from tau on no other key adds to f. So each answer is a matter of the support.
 // Values of the keys with p > 0 are added in parts, by places on the list of these keys.
 
+#include <type_traits>
+
 #include "gpu/decode/recent.cuh"
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
@@ -83,11 +85,38 @@ __device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, c
   return low / width * width;
 }
 
+// The same answer from each lane's own questions, 32 at a time: soon known where the list is short. Only
+// where f never falls, rounding included, so that any order of questions has the same answer: powers are
+// approximate.
+template <class Kind>
+__device__ __forceinline__ int search_short(const Entmax& entmax, Kind kind, const RowList& list, int lane) {
+  int low = 0;  // f(low) < 1 <= f(low + 32 step)
+#pragma unroll 1
+  for (int step = 1 << 19; step > 0; step = step == 16 ? 1 : step / 32) {
+    const float shift = static_cast<float>(low + (lane + 1) * step) * 0x1p-24f;
+    int64_t sum = 0;
+#pragma unroll 4
+    for (int i = 0; i < list.count; ++i) {
+      const float u = list.values[i] + shift;
+      sum += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
+    }
+    low += __popc(__ballot_sync(kAllLanes, sum < kOne)) * step;
+  }
+  return low;
+}
+constexpr int kShortList = 32;
+
 // z_max - tau, rounded up to a multiple of 2^-24, which is at most `most`: seven questions at a time leave an
 // eighth of the interval.
 __device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& list, float most, int lane) {
   int low = 0;  // f(low) < 1 <= f(low + 8 step)
   entmax.visit([&](auto kind) {
+    if constexpr (!std::is_same_v<decltype(kind), entmax::AnyAlpha>) {
+      if (list.count <= kShortList) {
+        low = search_short(entmax, kind, list, lane);
+        return;
+      }
+    }
     int width;
     low = first_interval(entmax, kind, list, most, width, lane);
 #pragma unroll 1
@@ -145,6 +174,36 @@ __device__ bool solve_row(const Step& p, const Unit& unit, const Entmax& entmax,
   const float z_max = entmax.gain * largest;
   write_results(p, unit, row, z_max - shift, z_max, support, lane);
   return true;
+}
+
+// Leaves rows, as bits, to the dense pass.
+__device__ __forceinline__ void leave_rows(const Step& p, int unit, uint32_t rows) {
+  atomicOr(&p.overflowed[unit], rows);
+  if (p.outputs.counts != nullptr) p.outputs.counts[unit * 4 + 3] = 1;
+}
+
+// Adds the values of a block's rows and writes the outputs. `members` warps share a row, and the first of
+// them has its list. slot: the row's place among the block's. remember(): called by a warp of each row. All
+// threads call it.
+template <class T, int kDim, class Remember>
+__device__ __forceinline__ void add_values(const Step& p, const Unit& unit, int row, int slot, bool has_row,
+                                           int members, RowList& list, int length, int32_t (&counts)[kRows],
+                                           PartSums<kDim>* parts, const Remember& remember) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, member = static_cast<int>(threadIdx.x) / 32 % members;
+  if (members == 1) {
+    if (has_row && list.count > 0) write_values<T, kDim>(p, unit, row, list, length, lane);
+    return remember();
+  }
+  if (has_row && member == 0 && lane == 0) counts[slot] = list.count;
+  __syncthreads();
+  if (has_row) {
+    list.count = counts[slot];
+    if (member == members - 1) remember();  // it has no part of a short list
+    add_parts<T, kDim>(p, unit, list, member, members, length, lane, parts[slot]);
+  }
+  __syncthreads();
+  if (has_row && member == 0 && list.count > 0)
+    write_sums<T, kDim>(p, unit, row, parts[slot], parts_of(list.count, kDim), lane);
 }
 
 // A block's lists, of all the rows that it solves, and the sums of their values' parts.
@@ -272,30 +331,13 @@ __device__ void solve_rows(const Step& p, const Unit& unit, const Entmax (&entma
       holds_all =
           solve_row<T, kDim>(p, unit, entmax[row], row, list, length < 0 ? NAN : largest, bounds[row], lane);
     if (!holds_all) list.count = 0;
-    if (!holds_all && lane == 0) {
-      atomicOr(&p.overflowed[unit.index], 1u << row);
-      if (p.outputs.counts != nullptr) p.outputs.counts[unit.index * 4 + 3] = 1;
-    }
+    if (!holds_all && lane == 0) leave_rows(p, unit.index, 1u << row);
     if (lane == 0 && row == 0 && recalls && was_poor(candidates, list.count * unit.rows, runs))
       atomicOr(&p.overflowed[unit.index], kPoorBit);
-    if (lane == 0) lists.counts[slot] = list.count;
   }
-  const auto remember = [&] {
+  add_values<T, kDim>(p, unit, row, slot, has_row, members, list, length, lists.counts, lists.parts, [&] {
     if (has_row && list.count > 0 && is_written) remember_row(p, unit, row, list, lane);
-  };
-  if (members == 1) {
-    if (has_row && list.count > 0) write_values<T, kDim>(p, unit, row, list, length, lane);
-    return remember();
-  }
-  __syncthreads();
-  if (has_row) {
-    list.count = lists.counts[slot];
-    if (warp % members == members - 1) remember();  // it has no part of a short list
-    add_parts<T, kDim>(p, unit, list, warp % members, members, length, lane, lists.parts[slot]);
-  }
-  __syncthreads();
-  if (leads && list.count > 0)
-    write_sums<T, kDim>(p, unit, row, lists.parts[slot], parts_of(list.count, kDim), lane);
+  });
 }
 
 }  // namespace splash::gpu::decode

@@ -25,15 +25,16 @@ struct HeldUnit {
 // Reads the unit's pages, queries, alpha and scale, in one trip to memory: none waits for another, nor for
 // the length. Returns the length, -1 where it or a page does not exist. `pages`: room for p.held_pages. All
 // threads of a block call it.
-template <class T, int kDim>
-__device__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int32_t* pages) {
+template <class T, int kDim, int kBlockThreads = kThreads>
+__device__ __forceinline__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int32_t* pages) {
   const int thread = static_cast<int>(threadIdx.x);
   using Rows = HeldQueries<T, kDim>;
-  constexpr int kPages = kHeldPages / kThreads, kQueryLoads = (Rows::kLoads + kThreads - 1) / kThreads;
+  constexpr int kPages = kHeldPages / kBlockThreads,
+                kQueryLoads = (Rows::kLoads + kBlockThreads - 1) / kBlockThreads;
   const int length = p.table.lengths[unit.sequence];
   uint4 queries[kQueryLoads];
 #pragma unroll
-  for (int i = 0; i < kQueryLoads; ++i) queries[i] = Rows::load(p, unit, thread + i * kThreads);
+  for (int i = 0; i < kQueryLoads; ++i) queries[i] = Rows::load(p, unit, thread + i * kBlockThreads);
   // Whose alpha and scale the thread reads: the row's that it has the first channels of, where these are
   // scaled.
   const int row = !kIsFp8<T> ? thread : thread % Rows::kChunks == 0 ? thread / Rows::kChunks : kRows;
@@ -42,7 +43,7 @@ __device__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int
   int32_t of_thread[kPages];
 #pragma unroll
   for (int i = 0; i < kPages; ++i) {
-    const int at = thread + i * kThreads;
+    const int at = thread + i * kBlockThreads;
     of_thread[i] = at < p.held_pages ? unit.pages[at] : -1;
   }
 
@@ -50,12 +51,13 @@ __device__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int
   const int count = bad ? 0 : (length + p.cache.page_size - 1) >> p.page_shift;
 #pragma unroll
   for (int i = 0; i < kPages; ++i) {
-    const int at = thread + i * kThreads;
+    const int at = thread + i * kBlockThreads;
     if (at < p.held_pages) pages[at] = of_thread[i];
     bad |= at < count && of_thread[i] >= p.cache.pages;
   }
 #pragma unroll 8
-  for (int at = p.held_pages + thread; at < count; at += kThreads) bad |= unit.pages[at] >= p.cache.pages;
+  for (int at = p.held_pages + thread; at < count; at += kBlockThreads)
+    bad |= unit.pages[at] >= p.cache.pages;
   if (p.held_pages > 0) unit.pages = pages;
   if constexpr (kIsFp8<T>) {
     static_assert(kQueryLoads == 1);
@@ -64,9 +66,23 @@ __device__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int
     if (row < unit.rows) scale_gain(p, restore, entmax);
   }
 #pragma unroll
-  for (int i = 0; i < kQueryLoads; ++i) held.queries.store(thread + i * kThreads, queries[i]);
+  for (int i = 0; i < kQueryLoads; ++i) held.queries.store(thread + i * kBlockThreads, queries[i]);
   if (row < kRows) held.entmax[row] = entmax;
   return __syncthreads_or(bad ? 1 : 0) != 0 ? -1 : length;
+}
+
+// What the dense pass and the caller see of a unit before it is screened. `bits`: of Step::overflowed, where
+// it was not broad.
+__device__ __forceinline__ void start_outputs(const Step& p, const Unit& unit, const Ranges& ranges,
+                                              bool is_broad, uint32_t bits) {
+  p.overflowed[unit.index] = is_broad ? (1u << unit.rows) - 1 : bits;
+  if (p.outputs.counts == nullptr) return;
+  const int head = ranges.first_tile == 0 ? kHeadKeys : 0;
+  const int screened = max((ranges.tiles - ranges.first_tile) * ranges.tile_keys - head, 0);
+  int32_t* const counts = p.outputs.counts + unit.index * 4;
+  counts[0] = is_broad ? 0 : screened;
+  counts[1] = counts[2] = 0;
+  counts[3] = is_broad ? 1 : 0;
 }
 
 constexpr int kLargest = 3;              // scores of head and tail that each lane of a row's warp keeps
@@ -97,7 +113,7 @@ struct SampleKeys {
 
 // Scores the keys of head, then those of tail, for the block, and keeps the largest of a warp's row, each
 // lane its own. A row's base is the largest score less 1. keys: the warp's first. All threads call it.
-template <class T, int kDim>
+template <int kBlockWarps = kWarps, class T, int kDim>
 __device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, kDim>& held,
                              const Ranges& ranges, SampleKeys<T, kDim>& keys, const Visible& sees,
                              const SampleScores& scores, float (&largest)[kLargest], RowBounds& rows) {
@@ -105,7 +121,7 @@ __device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, 
   const Queries<T, kDim> q(held.queries, lane);
   const int sampled = sampled_keys(ranges);
 #pragma unroll 1
-  for (int first = 16 * warp; first < sampled; first += 16 * kWarps) {
+  for (int first = 16 * warp; first < sampled; first += 16 * kBlockWarps) {
     float d[4];
     keys.chunk.score(q, d);
 #pragma unroll
@@ -114,10 +130,9 @@ __device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, 
       if (row < scores.rows && at < sampled)
         scores.row(row)[at] = keys.page >= 0 && sees(i % 2, sampled_key(ranges, at)) ? d[i] : -INFINITY;
     }
-    if (first + 16 * kWarps < sampled) keys.load(p, unit, ranges, first + 16 * kWarps, lane);
+    if (first + 16 * kBlockWarps < sampled) keys.load(p, unit, ranges, first + 16 * kBlockWarps, lane);
   }
   __syncthreads();
-  static_assert(kWarps == kRows);
 #pragma unroll
   for (float& slot : largest) slot = -INFINITY;
   for (int at = lane; at < sampled && warp < scores.rows; at += 32) {
@@ -129,8 +144,10 @@ __device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, 
       slot = larger;
     }
   }
-  const float z = held.entmax[warp].gain * arch::warp_max(largest[0]);
-  if (lane == 0) rows.bases[warp] = z - (1 + 0x1p-18f * (1 + fabsf(z)));
+  if (warp < kRows) {
+    const float z = held.entmax[warp].gain * arch::warp_max(largest[0]);
+    if (lane == 0) rows.bases[warp] = z - (1 + 0x1p-18f * (1 + fabsf(z)));
+  }
   __syncthreads();
 }
 

@@ -106,19 +106,8 @@ __device__ __forceinline__ void take_unit(const Step& p) {
   const Team team(p, ranges, !kRecalls);
   if (team.rank >= team.size) return;
   const bool is_first = team.rank == 0;
-  if (is_first && threadIdx.x == 0) {
-    p.overflowed[unit.index] = is_broad                                     ? (1u << unit.rows) - 1
-                               : kWay == Way::beside && recent.is_written() ? kWrittenBit
-                                                                            : 0;
-    if (p.outputs.counts != nullptr) {
-      const int head = ranges.first_tile == 0 ? kHeadKeys : 0;
-      const int screened = max((ranges.tiles - ranges.first_tile) * ranges.tile_keys - head, 0);
-      int32_t* const counts = p.outputs.counts + unit.index * 4;
-      counts[0] = is_broad ? 0 : screened;
-      counts[1] = counts[2] = 0;
-      counts[3] = is_broad ? 1 : 0;
-    }
-  }
+  if (is_first && threadIdx.x == 0)
+    start_outputs(p, unit, ranges, is_broad, kWay == Way::beside && recent.is_written() ? kWrittenBit : 0);
   if (is_broad) return;
 
   const Visible sees(p, unit, ranges.length, lane);

@@ -215,6 +215,7 @@ struct StepResults {
   Tensor<double> out;
   std::vector<float> tau, maximum;  // [batch, q_heads, q_len]
   std::vector<int32_t> support, counts;
+  int short_warps = 0;  // Step::short_warps
 };
 
 inline void check_step_results(const DecodeCase& c, const StepResults& got) {

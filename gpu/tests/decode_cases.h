@@ -199,6 +199,27 @@ inline std::vector<int32_t> memory_of(size_t kind, const DecodeCase& c, const st
   return memory;
 }
 
+// What short steps take and might get wrong: numbers of rows, pages, lengths about their limits, supports
+// that outgrow a block's lists, windows, and keys of every kind.
+inline std::vector<DecodeOptions> short_cases() {
+  std::vector<DecodeOptions> cases;
+  for (const int group : {1, 2, 3, 4}) {
+    for (const int page_size : {16, 64, 256})
+      cases.push_back(
+          {.lengths = {900, 0, 17, 530}, .page_size = page_size, .kv_heads = 1, .group = group, .bits = 8});
+  }
+  cases.push_back({.lengths = {2048 - 64, 1}, .kv_heads = 1});
+  cases.push_back({.lengths = {1000, 999}, .kv_heads = 1, .group = 2, .q_len = 2, .head_dim = 128});
+  for (const double temperature : {0.01, 0.3, 1.0})
+    cases.push_back({.lengths = {1000, 200}, .kv_heads = 1, .temperature = temperature});
+  cases.push_back({.lengths = {1000}, .kv_heads = 1, .alpha = {1.25, 2, 1.1, 1.01}});
+  cases.push_back({.lengths = {900, 40}, .kv_heads = 1, .q_len = 1, .window = 300, .sinks = 3});
+  cases.push_back({.lengths = {700, 300}, .kv_heads = 1, .dtype = Dtype::f16, .heads_first = true});
+  for (const char* nasty : {"sink", "equal", "huge channel", "zero", "unusable", "small", "holes", "nan key"})
+    cases.push_back({.lengths = {900, 500}, .kv_heads = 1, .nasty = nasty});
+  return cases;
+}
+
 inline void capture(const DecodeOptions& o, const auto& check) {
   CAPTURE(o.nasty);
   CAPTURE(o.bits);

@@ -50,6 +50,7 @@ StepResults run_with(const DecodeCase& c, const decode::Device& device, std::vec
   decode::place_workspace(plan,
                           workspace.data() + (256 - reinterpret_cast<uintptr_t>(workspace.data()) % 256));
   StepResults results;
+  results.short_warps = plan.step.short_warps;
   const auto rows = static_cast<size_t>(q.batch() * q.heads() * q.length());
   results.tau.assign(rows, -7);
   results.maximum.assign(rows, -7);

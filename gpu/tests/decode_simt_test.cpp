@@ -98,6 +98,41 @@ TEST_CASE("decode on the CPU: lengths, groups, pages, alphas and nasty keys") {
   }
 }
 
+TEST_CASE("decode on the CPU: short steps have the bits of others, and the oracle's rows") {
+  const std::vector<DecodeOptions> cases = short_cases();
+  for (const int warps : {decode::kWarps, decode::kFewWarps}) {
+    CAPTURE(warps);
+    decode::Device device{.prefers_short = true};
+    (warps == decode::kWarps ? device.short_bytes : device.few_short_bytes) = 50 << 10;
+    size_t taken = 0;
+    for (DecodeOptions options : cases) {
+      if (options.bits == 0) options.bits = 8;
+      capture(options, [&] {
+        const DecodeCase c = decode_case(options);
+        const StepResults results = run(c, device);
+        check_step_results(c, results);
+        CHECK((results.short_warps == 0 || results.short_warps == warps));
+        if (results.short_warps == 0) return;
+        ++taken;
+        check_same_bits(results, run(c));
+      });
+    }
+    CHECK(taken > cases.size() / 2);
+  }
+}
+
+TEST_CASE("decode on the CPU: what a short step does not take, another does") {
+  const decode::Device device{.short_bytes = 50 << 10, .few_short_bytes = 40 << 10, .prefers_short = true};
+  const auto warps_of = [&](const DecodeOptions& options) {
+    return run(decode_case(options), device).short_warps;
+  };
+  CHECK(warps_of({.lengths = {700}, .kv_heads = 1}) == decode::kFewWarps);
+  CHECK(warps_of({.lengths = {1900}, .kv_heads = 1}) == decode::kWarps);
+  CHECK(warps_of({.lengths = {2300}, .kv_heads = 1}) == 0);
+  CHECK(warps_of({.lengths = {700}, .kv_heads = 1, .group = 5}) == 0);
+  CHECK(warps_of({.lengths = {700}, .kv_heads = 1, .bits = 0}) == 0);
+}
+
 TEST_CASE("decode on the CPU: copies are those that host memory makes") {
   for (const int bits : {4, 8}) {
     for (const char* nasty : {"", "sink", "equal", "huge channel", "zero", "unusable", "holes", "nan key"}) {

@@ -56,10 +56,8 @@ class OnDevice {
     decode::fill(cache, pages, nullptr, pages.width, stream_.handle());
   }
 
-  // team: blocks per unit, if the device has as many; 0: as the model has it.
+  // team: blocks per unit, if the device has as many; 0: as the model has it. Steps are not short.
   StepResults run(int team = 0, bool is_cluster = true) {
-    const auto& q = c_.inputs.q;
-    const auto rows = q.batch() * q.heads() * q.length();
     using Kernels = decode::Kernels<T, 64>;
     decode::Device device{.multiprocessors = entmax::multiprocessors(),
                           .most_team = Kernels::most_team(),
@@ -69,18 +67,37 @@ class OnDevice {
       const int most = is_cluster ? device.most_team : device.most_together;
       device = with_teams(std::min(team, most), is_cluster, device.multiprocessors);
     }
+    const StepResults results = run_on(device);
+    if (!is_cluster) REQUIRE(!was_cluster_);
+    return results;
+  }
+
+  // A short step of so many warps a block, if it may be one.
+  StepResults run_short(int warps) {
+    decode::Device device{.multiprocessors = entmax::multiprocessors(), .prefers_short = true};
+    with_kernels([&](auto kernels) {
+      (warps == decode::kWarps ? device.short_bytes : device.few_short_bytes) =
+          kernels.short_bytes(cache.bits, warps);
+    });
+    return run_on(device);
+  }
+
+  StepResults run_on(decode::Device device) {
+    const auto& q = c_.inputs.q;
+    const auto rows = q.batch() * q.heads() * q.length();
     with_kernels([&](auto kernels) { device.step_bytes = kernels.step_bytes(cache.bits); });
     decode::StepPlan plan = decode::plan_step(cache, pages, inputs, device);
     DeviceBuffer workspace(stream_, plan.bytes), tau(stream_, 4 * rows), maximum(stream_, 4 * rows),
         support(stream_, 4 * rows), counts(stream_, int64_t{16} * plan.step.units);
     for (DeviceBuffer* buffer : {&workspace, &tau, &maximum, &support, &counts, &out_}) buffer->fill(0xFF);
-    if (!is_cluster) REQUIRE(!plan.step.is_cluster);
+    was_cluster_ = plan.step.is_cluster;
     decode::place_workspace(plan, workspace.data());
     plan.step.outputs = {static_cast<float*>(tau.data()), static_cast<float*>(maximum.data()),
                          static_cast<int32_t*>(support.data()), static_cast<int32_t*>(counts.data())};
     with_kernels([&](auto kernels) { kernels.step(plan.step, stream_.handle(), {}); });
     stream_.synchronize();
     StepResults results;
+    results.short_warps = plan.step.short_warps;
     const std::vector<Row> out = downloaded<Row>(out_);
     results.out = Tensor<double>(q.batch(), q.heads(), q.length(), q.dim());
     for (size_t i = 0; i < out.size(); ++i) results.out.data()[i] = static_cast<float>(out[i]);
@@ -110,6 +127,8 @@ class OnDevice {
   decode::StepInputs inputs{};
 
  private:
+  bool was_cluster_ = true;  // the last step
+
   // Calls use(Kernels<T, kDim>{}) for the case's head dimension.
   template <class Use>
   void with_kernels(const Use& use) const {
@@ -153,6 +172,37 @@ TEST_CASE("decode: rows are the oracle's for lengths, groups, pages, alphas and 
       const DecodeCase c = decode_case(options);
       check_step_results(c, run(c));
     });
+  }
+}
+
+TEST_CASE("decode: short steps have the bits of others, and the oracle's rows") {
+  SKIP_WITHOUT_GPU();
+  std::vector<DecodeOptions> cases = short_cases();
+  for (const DecodeOptions& options : decode_cases()) cases.push_back(options);
+  for (const int head_dim : {128, 256}) {
+    for (const double temperature : {0.3, 1.0, 2.449})
+      cases.push_back({.lengths = {1900, 0, 700}, .head_dim = head_dim, .temperature = temperature});
+  }
+  for (const int warps : {decode::kWarps, decode::kFewWarps}) {
+    CAPTURE(warps);
+    size_t taken = 0;
+    for (DecodeOptions options : cases) {
+      for (const int bits : {4, 8}) {
+        options.bits = bits;
+        capture(options, [&] {
+          const DecodeCase c = decode_case(options);
+          on_device_of(c, [&](auto on_device) {
+            const StepResults results = on_device.run_short(warps);
+            if (results.short_warps == 0) return;
+            ++taken;
+            check_step_results(c, results);
+            for (int i = 0; i < 20; ++i) check_same_bits(on_device.run_short(warps), results);
+            check_same_bits(on_device.run(), results);
+          });
+        });
+      }
+    }
+    CHECK(taken > cases.size());
   }
 }
 
