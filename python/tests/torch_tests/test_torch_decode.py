@@ -288,6 +288,27 @@ def test_a_cache_remembers_the_keys_of_the_last_step(bits, dim):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_a_cache_with_little_room_has_the_bits_of_one_with_much(bits, dim):
+    """Where there is little, a block decodes a sequence and key head alone (decision 0085)."""
+    batch, n = 160, 900
+    k, v = (torch.randn(batch, 2, n, dim).bfloat16().cuda() for _ in range(2))
+    q = (2 * torch.randn(batch, 4, 1, dim)).bfloat16().cuda()
+    results = []
+    for room in (1000, 2000, 5000):
+        cache = PagedCache.empty(batch, room, 2, dim, page_size=64, bits=bits, device="cuda")
+        cache.append(k[:, :, :-1], v[:, :, :-1])
+        cache.append(k[:, :, -1:], v[:, :, -1:])
+        out, aux = decode(q, cache, return_aux=True)
+        results.append((out, aux.tau, aux.maximum, aux.support))
+        assert not aux.fell_back.any()
+    torch.testing.assert_close(results[0][0][:3].double().cpu(), expected(q[:3], k[:3], v[:3], torch.full((3,), n), 1.5), atol=2e-2, rtol=2e-2)
+    for result in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(result, results[0]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_graph_of_steps_remembers():
     cache, k, v = filled("cuda", n=3000, dim=64, bits=4)
     cache.append(k, v)
