@@ -25,7 +25,7 @@ def test_usage(name, capsys):
         ("milestone_tables", "ladders-h100.h5", 2),
         ("peer_tables", "flagship-h200.h5", 2),
         ("peer_tables", "papers-h200.h5", 4),
-        ("peer_tables", "flagship-python-h100.h5", 1),
+        ("peer_tables", "flagship-python-h200.h5", 1),
         ("peer_tables", "entmax-model-h200.h5", 2),
         ("peer_tables", "decode-h200.h5", 2),
         ("claim_tables", "papers-h200.h5", 1),
