@@ -14,7 +14,8 @@
 //   -> score them -> sync, or the team's last block goes on alone -> solve
 //
 // A second kernel takes those units; each kernel's blocks leave the other's at once. One kernel for both
-// would need more registers than there are. A step without memory has one kernel, which knows of none.
+// would need more registers than there are. A step without memory has one kernel, which knows of none. Nor
+// does that of short steps (short_step.cuh).
 
 #include "gpu/decode/launch.cuh"
 #include "gpu/decode/recent.cuh"

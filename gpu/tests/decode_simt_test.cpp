@@ -292,10 +292,12 @@ TEST_CASE("decode on the CPU: what a step remembers, and memory of anything, cha
 
 TEST_CASE("decode on the CPU: a step that remembers lists fewer keys; a team's blocks agree") {
   struct Split {
-    int bits, team;
+    int bits = 4, team = 1;
     bool is_cluster = true;
   };
-  for (const auto& [bits, team, is_cluster] : {Split{4, 1}, {4, 4}, {8, 2}, {4, 4, false}, {8, 2, false}}) {
+  for (const Split& split : {Split{4, 1}, {4, 4}, {8, 2}, {4, 4, false}, {8, 2, false}}) {
+    const int bits = split.bits, team = split.team;
+    const bool is_cluster = split.is_cluster;
     CAPTURE(bits);
     CAPTURE(team);
     CAPTURE(is_cluster);

@@ -67,7 +67,7 @@ class OnDevice {
       const int most = is_cluster ? device.most_team : device.most_together;
       device = with_teams(std::min(team, most), is_cluster, device.multiprocessors);
     }
-    const StepResults results = run_on(device);
+    StepResults results = run_on(device);
     if (!is_cluster) REQUIRE(!was_cluster_);
     return results;
   }

@@ -333,8 +333,8 @@ TEST_CASE("entmax, broad rows: NaN and infinity reach as far as through a stored
   SKIP_WITHOUT_GPU();
   const Stream stream;
   struct Spoilt {
-    const char* name;
-    void (*spoil)(Case& c);
+    const char* name = nullptr;
+    void (*spoil)(Case& c) = nullptr;
     int64_t kv_len = 400;
   };
   const Spoilt cases[] = {
