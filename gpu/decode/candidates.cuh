@@ -111,9 +111,10 @@ struct HeldCodes {
     const float code = fmaxf(fminf(above + 0.5f, static_cast<float>(kMost)), 0.0f);
     return __float_as_uint(code + kToInteger);  // its low byte
   }
-  // What a key's code is above where its score is above a bound, given in steps.
-  static __device__ __forceinline__ unsigned of_bound(float steps, float base) {
-    const float above = steps - base - 2 * slack(base);
+  // What a key's code is above where its score is above a row's bound.
+  static __device__ __forceinline__ unsigned of_bound(const Entmax& entmax, float bound, float row_base) {
+    const float factor = kSteps, steps = factor * entmax.gain * bound, base = factor * row_base,
+                above = steps - base - 2 * slack(base);
     return above < kMost - 1 ? static_cast<unsigned>(fmaxf(above, 0.0f)) : kMost - 1;
   }
   // An upper score, in steps of z.

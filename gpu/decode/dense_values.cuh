@@ -204,12 +204,7 @@ __device__ __forceinline__ void list_kept(const Step& p, int row, const Chunks& 
 #pragma unroll 1
   for (int first = 0; first < chunks.count * kMaskWords; first += 32) {
     uint32_t mask = masks[first + lane];
-    int end = __popc(mask);
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      const int before = __shfl_up_sync(kAllLanes, end, lanes);
-      end += lane >= lanes ? before : 0;
-    }
+    const int end = sum_up_to(__popc(mask), lane);
     int place = count + end - __popc(mask);
     for (; mask != 0; mask &= mask - 1)
       list.keys[place++] = 32 * (first + lane) + __ffs(static_cast<int>(mask)) - 1;

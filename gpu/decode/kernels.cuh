@@ -19,7 +19,7 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
     if constexpr (kBits != 0) {
       const auto launch_short = [&](void (*kernel)(Step), int warps) {
         launch_clusters("decode's short step", kernel, blocks, 32 * warps,
-                        std::max(short_bytes(kBits, warps) + short_dynamic_bytes(p), p.least_shared_bytes), 1,
+                        std::max(short_bytes(kBits, warps) + dynamic_bytes(p), p.least_shared_bytes), 1,
                         stream, p);
         if (launched) launched("short step");
       };

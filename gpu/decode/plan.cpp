@@ -132,7 +132,7 @@ Division divided_short(const Step& step, const Ranges& most, const Device& devic
   if (s.cache.bits == 0 || bytes == 0 || device.least_team > 1 || s.rows > kShortRows ||
       most.tiles * most.tile_keys > short_keys(warps))
     return d;
-  const int each = bytes + short_dynamic_bytes(s) + kReservedBytes,
+  const int each = bytes + dynamic_bytes(s) + kReservedBytes,
             most_resident = short_blocks_per_multiprocessor(s.cache.head_dim, warps);
   d.blocks.resident = std::min(device.shared_bytes / each, most_resident);
   const int slots = d.blocks.at_once(device);

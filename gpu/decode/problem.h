@@ -252,10 +252,8 @@ SPLASH_HOST_DEVICE int held_page_bytes(const Step& p) {
   return p.held_pages * static_cast<int>(sizeof(int32_t));
 }
 SPLASH_HOST_DEVICE int dynamic_bytes(const Step& p) {
-  return sample_bytes(p) + kWarps * held_score_bytes(p) + held_page_bytes(p);
-}
-SPLASH_HOST_DEVICE int short_dynamic_bytes(const Step& p) {
-  return sample_bytes(p) + p.short_warps * held_score_bytes(p) + held_page_bytes(p);
+  const int warps = p.short_warps > 0 ? p.short_warps : kWarps;
+  return sample_bytes(p) + warps * held_score_bytes(p) + held_page_bytes(p);
 }
 
 }  // namespace splash::gpu::decode

@@ -72,10 +72,8 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const HeldUnit<T,
   const float before = pass == 0 ? -INFINITY : rows.bounds[row];
   const float bound = fmaxf(bound_of(entmax, bounding, before), before);
   if (lane != 0) return;
-  const float steps = HeldCodes::kSteps;
   rows.bounds[row] = bound;
-  rows.codes[row] =
-      static_cast<uint8_t>(HeldCodes::of_bound(steps * entmax.gain * bound, steps * rows.bases[row]));
+  rows.codes[row] = static_cast<uint8_t>(HeldCodes::of_bound(entmax, bound, rows.bases[row]));
 }
 
 constexpr int kKept = 128;  // keys that a warp scores at a time

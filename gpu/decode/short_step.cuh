@@ -20,7 +20,7 @@ namespace splash::gpu::decode {
 
 constexpr int kBoundKeys = 64;  // of a row, that bound its threshold, at most
 
-// Of a block; short_dynamic_bytes() follow.
+// Of a block; dynamic_bytes() follow.
 template <class T, int kDim, int kBits, int kBlockWarps>
 struct ShortMemory {
   using Screen = LowBitScreen<T, kDim, kBits>;
@@ -84,8 +84,7 @@ __device__ __forceinline__ void bound_rows(const Step& p, const Unit& unit, cons
 #pragma unroll
       for (int i = 0; i < kLargest; ++i) bounding.of_lane[2 + i] = largest[i];
       bound = bound_of(entmax, bounding, -INFINITY);
-      const float steps = HeldCodes::kSteps;
-      code = HeldCodes::of_bound(steps * entmax.gain * bound, steps * memory.rows.bases[warp]);
+      code = HeldCodes::of_bound(entmax, bound, memory.rows.bases[warp]);
     }
     if (lane == 0) {
       memory.rows.bounds[warp] = bound;
@@ -108,12 +107,7 @@ __device__ __forceinline__ int list_keys(const Held& held, int first_key, int ro
     if ((key - first_key) / 32 == lane) mine = mask;
     return true;
   });
-  int end = __popc(mine);  // of the lanes so far
-#pragma unroll
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const int before = __shfl_up_sync(kAllLanes, end, lanes);
-    end += lane >= lanes ? before : 0;
-  }
+  const int end = sum_up_to(__popc(mine), lane);
   if (lane == 31) memory.found[warp] = end;
   __syncthreads();
   int all = 0, place = end - __popc(mine);

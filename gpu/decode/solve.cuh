@@ -34,6 +34,12 @@ __device__ __forceinline__ float inverse_of(int64_t weights) {
   return static_cast<float>(kOne / static_cast<double>(weights));
 }
 
+// u_+^beta, in units of 2^-40.
+template <class Kind>
+__device__ __forceinline__ int64_t weight_of(const Entmax& entmax, Kind kind, float u) {
+  return static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
+}
+
 // The sums of u_+^beta for several shifts, in units of 2^-40; from 2 on a sum may be too small.
 template <int kShifts, class Kind>
 __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, const RowList& list,
@@ -45,10 +51,7 @@ __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, con
   for (int i = lane; i < list.count; i += 32) {
     const float value = list.values[i];
 #pragma unroll
-    for (int j = 0; j < kShifts; ++j) {
-      const float u = value + shifts[j];
-      sums[j] += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
-    }
+    for (int j = 0; j < kShifts; ++j) sums[j] += weight_of(entmax, kind, value + shifts[j]);
   }
 #pragma unroll
   for (int64_t& sum : sums) sum = warp_weights(sum);
@@ -96,10 +99,7 @@ __device__ __forceinline__ int search_short(const Entmax& entmax, Kind kind, con
     const float shift = static_cast<float>(low + (lane + 1) * step) * 0x1p-24f;
     int64_t sum = 0;
 #pragma unroll 4
-    for (int i = 0; i < list.count; ++i) {
-      const float u = list.values[i] + shift;
-      sum += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
-    }
+    for (int i = 0; i < list.count; ++i) sum += weight_of(entmax, kind, list.values[i] + shift);
     low += __popc(__ballot_sync(kAllLanes, sum < kOne)) * step;
   }
   return low;
@@ -259,12 +259,7 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
     candidates += segment.listed;
     rescored += segment.scored;
     largest = arch::larger_or_nan(largest, found.largest);
-    int end = found.above;  // of the lane's keys among these segments'
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      const int before = __shfl_up_sync(kAllLanes, end, lanes);
-      end += lane >= lanes ? before : 0;
-    }
+    const int end = sum_up_to(found.above, lane);  // of the lane's keys among these segments'
     from -= (end - found.above) * p.listed_rows;
     const int place = list.count, all = __shfl_sync(kAllLanes, end, 31);
     list.count += all;

@@ -243,6 +243,16 @@ __device__ __forceinline__ int place_of(bool wanted, int lane, int& count) {
   return place;
 }
 
+// The sum of the values of the lanes up to this one.
+__device__ __forceinline__ int sum_up_to(int value, int lane) {
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const int before = __shfl_up_sync(kAllLanes, value, lanes);
+    value += lane >= lanes ? before : 0;
+  }
+  return value;
+}
+
 // Of 16 keys, two for each quad of lanes (its keys g and g + 8), those that are wanted, and their places
 // behind `count`, which grows by them.
 struct WantedOfQuads {
