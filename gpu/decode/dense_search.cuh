@@ -63,24 +63,21 @@ __device__ __forceinline__ RowSums sums_at(const Entmax& entmax, Kind kind, cons
       fours[j] = at < count ? *reinterpret_cast<const float4*>(scores + at)
                             : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
     }
-    int whole = 0,
-        part = 0;  // of weights, in units of 2^-24 and 2^-40: two short conversions take less than a long one
+    WeightSum weights;
 #pragma unroll
     for (const float4& four : fours) {
       const float of_lane[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (const float score : of_lane) {
         const float u = __fmul_rn(entmax.gain, score - largest) + shift, slope = entmax.slope(kind, u),
-                    weight = fmaxf(u, 0.0f) * slope, scaled = weight * 0x1p24f;
-        const int of_weight = static_cast<int>(scaled);
-        whole += of_weight;
-        part += static_cast<int>((scaled - static_cast<float>(of_weight)) * 0x1p16f);
+                    weight = fmaxf(u, 0.0f) * slope;
+        weights.add(weight);
         sums.approximate += weight;
         sums.slope += slope;
         sums.support += u > 0 ? 1 : 0;
       }
     }
-    sums.weights += (int64_t{whole} << 16) + part;
+    sums.weights += weights.total();
   }
   return sums;
 }

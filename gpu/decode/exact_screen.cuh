@@ -20,22 +20,29 @@ class ExactScreen {
  public:
   static constexpr int kWarpBytes = kStages * Stage::kBytes;
 
+  struct Shared {};
+  static __device__ void prepare(Shared& /*shared*/, const HeldQueries<T, kDim>& /*q*/, int /*lane*/) {}
+  static __device__ ScreenLane lane_of(const Step& /*p*/, int lane) { return {lane, false}; }
+
   // Starts the copies of the run's first keys. All arguments outlive the screen. stages: the warp's.
   __device__ ExactScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run,
-                         const HeldQueries<T, kDim>& q, unsigned char* stages, int lane)
+                         const HeldQueries<T, kDim>& q, const Shared& /*shared*/, unsigned char* stages,
+                         const ScreenLane& lane)
       : p_(p),
         unit_(unit),
         ranges_(ranges),
         run_(run),
         stages_(stages),
-        lane_(lane),
+        lane_(lane.lane),
         stages_ahead_(p.screens_ahead ? kStages : kHalf),
-        q_(q, lane),
+        q_(q, lane.lane),
         following_(run.first * ranges.tile_keys) {
     page_ahead_ = page_of(following_);
 #pragma unroll 1
     for (int i = 0; i < stages_ahead_; ++i) load(i);
   }
+
+  __device__ void load_ahead() {}  // all are
 
   __device__ const float (&unit() const)[2] {
     return unit_of_;
@@ -63,7 +70,7 @@ class ExactScreen {
       float d[4];
       keys.score(q_, d);
       if constexpr (kStages > 1) refill(i);
-      if (is_there) take(i, run_key + 16 * i + lane_ / 4, d);
+      if (is_there) take(run_key + 16 * i + lane_ / 4, d);
     }
   }
 

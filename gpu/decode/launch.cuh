@@ -2,6 +2,7 @@
 // Launches the kernel of a step, in clusters where a unit has several blocks, or so that all blocks run
 // together.
 
+#include "gpu/decode/problem.h"
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/schedule/launch.cuh"
 
@@ -19,7 +20,7 @@ inline int most_blocks_of_cluster() {
 
 // Blocks of a team that is no cluster, at most.
 inline int most_blocks_together() {
-  return has_clusters() && device_attribute(cudaDevAttrCooperativeLaunch) != 0 ? 64 : 1;
+  return has_clusters() && device_attribute(cudaDevAttrCooperativeLaunch) != 0 ? kMostTeam : 1;
 }
 
 __device__ __forceinline__ unsigned char* dynamic_shared_memory() {

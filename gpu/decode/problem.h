@@ -23,6 +23,7 @@ namespace splash::gpu::decode {
 constexpr int kBarrierWords = 32;  // of a unit: a line of memory
 constexpr int kRows = 8;           // of a unit, at most: the columns of mma.m16n8k16
 constexpr int kWarps = 8;          // of a block
+constexpr int kMostTeam = 64;      // blocks of a unit, at most
 constexpr int kHeadKeys = 16;
 constexpr int kTailKeys = 16;  // as many as a step has queries: all rows see the keys before them
 constexpr int kMostPage = 256;

@@ -148,51 +148,6 @@ __device__ __forceinline__ void raise_bounds(const Unit& unit, const Entmax& ent
   if (lane == 0) rows.bounds[row] = bound;
 }
 
-// The keys that a warp finds above a bound, in its segment; the first ones in shared memory, too.
-template <int kInShared>
-class FoundKeys {
- public:
-  __device__ FoundKeys(const Step& p, const Unit& unit, int segment, int32_t (&shared)[kInShared], int lane)
-      : keys_(p.keys + int64_t{unit.index} * p.segments.total() + p.segments.first(segment)),
-        shared_(shared),
-        lane_(lane) {}
-
-  // wanted: as d of mma.m16n8k16; key: the lane's key g.
-  __device__ __forceinline__ void add(int key, const bool (&wanted)[4]) {
-    if (!__any_sync(kAllLanes, wanted[0] || wanted[1] || wanted[2] || wanted[3])) return;
-    const WantedOfQuads of(wanted, lane_, count_);
-    if ((of.low >> lane_ & 1) != 0) put(of.low_place, key);
-    if ((of.high >> lane_ & 1) != 0) put(of.high_place, key + 8);
-  }
-
-  __device__ int count() const { return count_; }
-
- private:
-  __device__ __forceinline__ void put(int place, int key) {
-    keys_[place] = key;
-    if (place < kInShared) shared_[place] = key;
-  }
-
-  int32_t *keys_, *shared_;
-  int lane_, count_ = 0;
-};
-
-// Collects `count` of the keys that a block's warps have found, from the at'th on; `found` of each, in
-// segments from first_segment on. Returns the place behind them.
-template <int kWarpKeys>
-__device__ __forceinline__ int collect_shared(const Step& p, const Unit& unit, int first_segment,
-                                              const int32_t (&found)[kWarps], int32_t (&kept)[kWarpKeys],
-                                              int at, int count, int lane) {
-  const int32_t* const keys = p.keys + int64_t{unit.index} * p.segments.total();
-  __syncwarp();  // what the lanes have read before
-  for (int i = lane; i < count; i += 32) {
-    int place = at + i, from = 0;
-    for (; place >= found[from]; ++from) place -= found[from];
-    kept[i] = keys[p.segments.first(first_segment + from) + place];
-  }
-  return at + count;
-}
-
 // Writes what the next step is to know of a row's head: of the keys that the row keeps, on its list, those
 // that weigh most. The whole warp calls it.
 template <class List>

@@ -76,6 +76,76 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const HeldUnit<T,
   rows.codes[row] = static_cast<uint8_t>(HeldCodes::of_bound(entmax, bound, rows.bases[row]));
 }
 
+// Of a segment's `listed` keys, finds those that are above the bounds of any row.
+template <int kInShared>
+__device__ __forceinline__ void keep_listed(const Step& p, const Unit& unit, int segment, int listed,
+                                            const float (&bounds)[kRows], FoundKeys<kInShared>& found,
+                                            int lane) {
+  const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
+  const int32_t* keys = p.keys + list;  // `found` writes them, too: none before it is read
+  const float* scores = p.scores + list * p.listed_rows;
+  constexpr int kAhead = 4;
+  __syncwarp();  // what other lanes have listed
+#pragma unroll 1
+  for (int entry = lane; entry - lane < listed; entry += 32 * kAhead) {
+    int key[kAhead];
+    bool wanted[kAhead] = {};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int mine = entry + 32 * i;
+      if (mine >= listed) continue;
+      key[i] = keys[mine];
+#pragma unroll
+      for (int pair = 0; pair < kRows; pair += 2) {
+        if (pair >= unit.rows) break;
+        const float2 upper = *reinterpret_cast<const float2*>(scores + mine * p.listed_rows + pair);
+        wanted[i] |= !(upper.x <= bounds[pair]) || !(upper.y <= bounds[pair + 1]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) found.add(key[i], wanted[i] ? 1u : 0u);
+  }
+}
+
+constexpr int kMany = 32;  // keys that a warp has found
+
+// Which keys a warp scores: those that it has found itself or, where a warp of the block has found many, its
+// share of what all have found.
+struct KeyShare {
+  bool are_shared;
+  int begin, end, all;  // places among them; all: of the block, where they are shared
+
+  // count: keys that the warp has found; found: room for those of all; has_many: whether a warp of the block
+  // has found more than kMany. All threads call it.
+  __device__ __forceinline__ KeyShare(int count, bool has_many, int32_t (&found)[kWarps])
+      : are_shared(has_many), begin(0), end(count), all(0) {
+    if (!are_shared) return;
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    if (lane == 0) found[warp] = count;
+    __syncthreads();
+#pragma unroll
+    for (const int of_warp : found) all += of_warp;
+    begin = all * warp / kWarps;
+    end = all * (warp + 1) / kWarps;
+  }
+};
+
+// Collects `count` of the keys that a block's warps have found, from the at'th on; `found` of each, in
+// segments from first_segment on. Returns the place behind them.
+template <int kWarpKeys>
+__device__ __forceinline__ int collect_shared(const Step& p, const Unit& unit, int first_segment,
+                                              const int32_t (&found)[kWarps], int32_t (&kept)[kWarpKeys],
+                                              int at, int count, int lane) {
+  const int32_t* const keys = p.keys + int64_t{unit.index} * p.segments.total();
+  __syncwarp();  // what the lanes have read before
+  for (int i = lane; i < count; i += 32) {
+    int place = at + i, from = 0;
+    for (; place >= found[from]; ++from) place -= found[from];
+    kept[i] = keys[p.segments.first(first_segment + from) + place];
+  }
+  return at + count;
+}
+
 constexpr int kKept = 128;  // keys that a warp scores at a time
 
 // Scores a segment's keys exactly, and lists for each row those above its bound, in the order in which they
@@ -149,42 +219,6 @@ __device__ __forceinline__ void rescore_segment(const Step& p, const Unit& unit,
     p.counts[at] = listed < 0 ? scored : listed;
     p.kept[at] = scored;
   }
-}
-
-// Collects, for rescore_segment, those of a segment's `listed` keys from `entry` on that are above the bounds
-// of any row.
-__device__ __forceinline__ bool collect_listed(const Step& p, const Unit& unit, int segment, int listed,
-                                               const float (&bounds)[kRows], int& entry,
-                                               int32_t (&kept)[kKept], int& count, int lane) {
-  const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
-  const int32_t* keys = p.keys + list;
-  const float* scores = p.scores + list * p.listed_rows;
-  constexpr int kAhead = 4;
-  static_assert(32 * kAhead <= kKept);
-  __syncwarp();  // what other lanes have listed
-#pragma unroll 1
-  for (; entry < listed && count + 32 * kAhead <= kKept; entry += 32 * kAhead) {
-    int key[kAhead];
-    bool wanted[kAhead] = {};
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int mine = entry + 32 * i + lane;
-      if (mine >= listed) continue;
-      key[i] = keys[mine];
-#pragma unroll
-      for (int pair = 0; pair < kRows; pair += 2) {
-        if (pair >= unit.rows) break;
-        const float2 upper = *reinterpret_cast<const float2*>(scores + mine * p.listed_rows + pair);
-        wanted[i] |= !(upper.x <= bounds[pair]) || !(upper.y <= bounds[pair + 1]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int place = place_of(wanted[i], lane, count);
-      if (wanted[i]) kept[place] = key[i];
-    }
-  }
-  return entry < listed;
 }
 
 }  // namespace splash::gpu::decode

@@ -37,6 +37,7 @@ struct ShortMemory {
     Listed listed;
   };
   HeldUnit<T, kDim> unit;
+  typename Screen::Shared screened;
   RowBounds rows;
   Best best[kShortRows][8 * kBlockWarps];
   float proposed[kShortRows][kBoundKeys];  // exact scores of some of these
@@ -101,11 +102,12 @@ __device__ __forceinline__ int list_keys(const Held& held, int first_key, int ro
                                          ShortMemory<T, kDim, kBits, kBlockWarps>& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   unsigned mine = 0;  // of 32 keys, those that are wanted: the lane's, as many times 32 from the first on
-  int at = 0;
-  held.visit(memory.rows, at, [&](int key, bool wanted, const uint32_t(&)[2]) {
-    const unsigned mask = __ballot_sync(kAllLanes, wanted);
-    if ((key - first_key) / 32 == lane) mine = mask;
-    return true;
+  held.visit(memory.rows, [&](int key, unsigned wanted, const uint4& /*codes*/) {
+    wanted <<= 4 * (lane % 8);  // eight lanes have 32 keys
+#pragma unroll
+    for (int lanes = 1; lanes < 8; lanes *= 2) wanted |= __shfl_xor_sync(kAllLanes, wanted, lanes);
+    wanted = __shfl_sync(kAllLanes, wanted, 8 * (lane % 4));
+    if ((key - 4 * lane - first_key) / 128 == lane / 4) mine = wanted;
   });
   const int end = sum_up_to(__popc(mine), lane);
   if (lane == 31) memory.found[warp] = end;
@@ -213,14 +215,17 @@ __global__ void __launch_bounds__(32 * kBlockWarps, short_blocks_per_multiproces
   const Run run(ranges, warp, kBlockWarps);
   SampleKeys<T, kDim> sample;
   sample.load(p, unit, ranges, 16 * warp, lane);
-  LowBitScreen<T, kDim, kBits> screen(p, unit, ranges, run, memory.unit.queries, memory.stages[warp], lane);
+  using Screen = LowBitScreen<T, kDim, kBits>;
+  const ScreenLane share = Screen::lane_of(p, lane);
+  Screen screen(p, unit, ranges, run, memory.unit.queries, memory.screened, memory.stages[warp], share);
+  if (warp == kBlockWarps - 1) Screen::prepare(memory.screened, memory.unit.queries, lane);
+  screen.load_ahead();
   float largest[kLargest];
   score_sample<kBlockWarps>(p, unit, memory.unit, ranges, sample, sees, scores, largest, memory.rows);
   Held held(p, ranges, run, memory.rows, memory.unit.entmax, screen.unit(),
-            held_scores + warp * held_score_bytes(p), lane);
-  screen.screen(0, run.count,
-                [&](int chunk, int key, const float(&upper)[4]) { held.take(chunk, key, upper); });
-  held.proposals().put(memory.best, 8 * warp, lane);
+            held_scores + warp * held_score_bytes(p), share);
+  screen.screen(0, run.count, [&](int key, const float(&upper)[4]) { held.take(key, upper); });
+  held.proposals().put(memory.best, 8 * warp);
   bound_rows(p, unit, sees, ranges.length, largest, memory);
 
   const int room = ShortMemory<T, kDim, kBits, kBlockWarps>::kPitch - sample_keys(p);

@@ -34,10 +34,26 @@ __device__ __forceinline__ float inverse_of(int64_t weights) {
   return static_cast<float>(kOne / static_cast<double>(weights));
 }
 
-// u_+^beta, in units of 2^-40.
+// A lane's sum of weights u_+^beta, none above 1, each rounded down to a multiple of 2^-40: in two parts, of
+// which sums with 2^23 are the lowest bits. A conversion to int64_t takes longer.
+struct WeightSum {
+  static constexpr int kMost = 2048;  // weights of a sum
+  uint32_t whole = 0, part = 0;       // in units of 2^-20 and of 2^-40
+
+  __device__ __forceinline__ void add(float weight) {
+    constexpr float kToInteger = 0x1p23f;
+    const float high = __fmaf_rz(weight, 0x1p20f, kToInteger),
+                rest = fmaf(weight, 0x1p20f, kToInteger - high),  // exact
+        low = __fmaf_rz(rest, 0x1p20f, kToInteger);
+    whole += __float_as_uint(high) - __float_as_uint(kToInteger);
+    part += __float_as_uint(low) - __float_as_uint(kToInteger);
+  }
+  __device__ __forceinline__ int64_t total() const { return (int64_t{whole} << 20) + part; }
+};
+
 template <class Kind>
-__device__ __forceinline__ int64_t weight_of(const Entmax& entmax, Kind kind, float u) {
-  return static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
+__device__ __forceinline__ float weight_of(const Entmax& entmax, Kind kind, float u) {
+  return fmaxf(u, 0.0f) * entmax.slope(kind, u);
 }
 
 // The sums of u_+^beta for several shifts, in units of 2^-40; from 2 on a sum may be too small.
@@ -45,16 +61,15 @@ template <int kShifts, class Kind>
 __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, const RowList& list,
                                             const float (&shifts)[kShifts], int64_t (&sums)[kShifts],
                                             int lane) {
-#pragma unroll
-  for (int64_t& sum : sums) sum = 0;
+  WeightSum of_lane[kShifts];
 #pragma unroll 1
   for (int i = lane; i < list.count; i += 32) {
     const float value = list.values[i];
 #pragma unroll
-    for (int j = 0; j < kShifts; ++j) sums[j] += weight_of(entmax, kind, value + shifts[j]);
+    for (int j = 0; j < kShifts; ++j) of_lane[j].add(weight_of(entmax, kind, value + shifts[j]));
   }
 #pragma unroll
-  for (int64_t& sum : sums) sum = warp_weights(sum);
+  for (int j = 0; j < kShifts; ++j) sums[j] = warp_weights(of_lane[j].total());
 }
 
 // Where the questions begin: the least interval of `width` 2^-24, aligned as the questions have it, that
@@ -88,51 +103,55 @@ __device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, c
   return low / width * width;
 }
 
-// The same answer from each lane's own questions, 32 at a time: soon known where the list is short. Only
-// where f never falls, rounding included, so that any order of questions has the same answer: powers are
-// approximate.
+// The least shift, in units of 2^-24, at which f is 1 or more, and f there in units of 2^-40.
+struct Root {
+  int shift;
+  int64_t weights;
+};
+
+// From each lane's own questions, 32 at a time: soon known where the list is short. Only where f never falls,
+// rounding included, so that any order of questions has the same answer: powers are approximate.
 template <class Kind>
-__device__ __forceinline__ int search_short(const Entmax& entmax, Kind kind, const RowList& list, int lane) {
+__device__ __forceinline__ Root search_short(const Entmax& entmax, Kind kind, const RowList& list, int lane) {
   int low = 0;  // f(low) < 1 <= f(low + 32 step)
+  int64_t weights = 0;
 #pragma unroll 1
   for (int step = 1 << 19; step > 0; step = step == 16 ? 1 : step / 32) {
     const float shift = static_cast<float>(low + (lane + 1) * step) * 0x1p-24f;
-    int64_t sum = 0;
+    WeightSum sum;
 #pragma unroll 4
-    for (int i = 0; i < list.count; ++i) sum += weight_of(entmax, kind, list.values[i] + shift);
-    low += __popc(__ballot_sync(kAllLanes, sum < kOne)) * step;
+    for (int i = 0; i < list.count; ++i) sum.add(weight_of(entmax, kind, list.values[i] + shift));
+    const int below = __popc(__ballot_sync(kAllLanes, sum.total() < kOne));
+    low += below * step;
+    weights = __shfl_sync(kAllLanes, sum.total(), below);  // of low + step; none is below all 32
   }
-  return low;
+  return {low + 1, weights};
 }
 constexpr int kShortList = 32;
 
-// z_max - tau, rounded up to a multiple of 2^-24, which is at most `most`: seven questions at a time leave an
-// eighth of the interval.
-__device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& list, float most, int lane) {
-  int low = 0;  // f(low) < 1 <= f(low + 8 step)
-  entmax.visit([&](auto kind) {
-    if constexpr (!std::is_same_v<decltype(kind), entmax::AnyAlpha>) {
-      if (list.count <= kShortList) {
-        low = search_short(entmax, kind, list, lane);
-        return;
-      }
-    }
-    int width;
-    low = first_interval(entmax, kind, list, most, width, lane);
+// The shift is at most `most`. Of longer lists seven questions at a time leave an eighth of the interval.
+template <class Kind>
+__device__ __forceinline__ Root root_of(const Entmax& entmax, Kind kind, const RowList& list, float most,
+                                        int lane) {
+  if constexpr (!std::is_same_v<Kind, entmax::AnyAlpha>) {
+    if (list.count <= kShortList) return search_short(entmax, kind, list, lane);
+  }
+  int width, low = first_interval(entmax, kind, list, most, width, lane);  // f(low) < 1 <= f(low + 8 step)
 #pragma unroll 1
-    for (int step = width / 8; step > 0; step /= 8) {
-      float shifts[7];
-      int64_t sums[7];
+  for (int step = width / 8; step > 0; step /= 8) {
+    float shifts[7];
+    int64_t sums[7];
 #pragma unroll
-      for (int j = 0; j < 7; ++j) shifts[j] = static_cast<float>(low + (j + 1) * step) * 0x1p-24f;
-      sum_weights(entmax, kind, list, shifts, sums, lane);
-      int below = 0;
+    for (int j = 0; j < 7; ++j) shifts[j] = static_cast<float>(low + (j + 1) * step) * 0x1p-24f;
+    sum_weights(entmax, kind, list, shifts, sums, lane);
+    int below = 0;
 #pragma unroll
-      for (int64_t sum : sums) below += sum < kOne ? 1 : 0;
-      low += below * step;
-    }
-  });
-  return static_cast<float>(low + 1) * 0x1p-24f;
+    for (int64_t sum : sums) below += sum < kOne ? 1 : 0;
+    low += below * step;
+  }
+  int64_t sums[1];
+  sum_weights(entmax, kind, list, {static_cast<float>(low + 1) * 0x1p-24f}, sums, lane);
+  return {low + 1, sums[0]};
 }
 
 // The whole warp calls it. list: keys among which is the support; list.values: their scores. Leaves on it
@@ -149,13 +168,10 @@ __device__ bool solve_row(const Step& p, const Unit& unit, const Entmax& entmax,
   }
   for (int i = lane; i < list.count; i += 32) list.values[i] = entmax.gain * (list.values[i] - largest);
   __syncwarp();
-  const float shift = shift_of(entmax, list, fminf(entmax.gain * (largest - bound), 1.0f), lane);
-  float inverse = 0;
-  entmax.visit([&](auto kind) {
-    int64_t sums[1];
-    sum_weights(entmax, kind, list, {shift}, sums, lane);
-    inverse = inverse_of(sums[0]);
-  });
+  const float most = fminf(entmax.gain * (largest - bound), 1.0f);
+  Root root{};
+  entmax.visit([&](auto kind) { root = root_of(entmax, kind, list, most, lane); });
+  const float shift = static_cast<float>(root.shift) * 0x1p-24f, inverse = inverse_of(root.weights);
   // Keep the support.
   int support = 0;
   for (int first = 0; first < list.count; first += 32) {
@@ -206,12 +222,21 @@ __device__ __forceinline__ void add_values(const Step& p, const Unit& unit, int 
     write_sums<T, kDim>(p, unit, row, parts[slot], parts_of(list.count, kDim), lane);
 }
 
+// What 32 segments in a row hold of a list's row, and of all rows of its unit: keys listed, and scored.
+struct SegmentSums {
+  float largest;
+  int32_t above, listed, scored;
+};
+constexpr int kSegmentSums = (kMostTeam * kWarps + 2 + 31) / 32;  // of a row, at most
+
 // A block's lists, of all the rows that it solves, and the sums of their values' parts.
 template <int kKeys, int kDim>
 struct Lists {
+  static_assert(kKeys <= 32 * WeightSum::kMost);
   int32_t keys[kKeys];
   float values[kKeys];
   PartSums<kDim> parts[kRows / 2];  // of rows that warps share
+  SegmentSums segments[kRows][kSegmentSums];
   int32_t counts[kRows];
 };
 
@@ -219,52 +244,40 @@ struct Lists {
 constexpr int kBroadShare = 2;
 
 // Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps
-// that have filled segments. Returns whether the list holds them all; list.count and `largest` are set in
-// each member; `candidates` in the first member of row 0: keys listed by the screen. recalls: the step's
-// bounds are from memory, and may be poor.
-__device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, int member, int members,
-                                int capacity, int length, bool recalls, RowList& list, float& largest,
+// that have filled segments; sums: of the row, in shared memory. Returns whether the list holds them all;
+// list.count and `largest` are set in each member; `candidates` in the first member of row 0: keys listed by
+// the screen. recalls: the step's bounds are from memory, and may be poor. All threads of the block call it;
+// has_row: whether the warp has one. A barrier must follow.
+__device__ inline bool list_row(const Step& p, const Unit& unit, int row, bool has_row, int runs, int member,
+                                int members, int capacity, int length, bool recalls,
+                                SegmentSums (&sums)[kSegmentSums], RowList& list, float& largest,
                                 int& candidates) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int segments = runs + 2, of_unit = unit.index * p.segments.count();
+  const int segments = runs + 2, of_unit = unit.index * p.segments.count(), parts = (segments + 31) / 32;
   const int64_t of_row = int64_t{unit.index} * p.segments.total() * p.listed_rows + row;
-  const bool counts = row == 0 && member == 0;
-  int rescored = 0;
-  candidates = 0;
-  // Of the lane's segment among 32: what it holds, from where on, and how many keys were listed and scored.
-  struct Segment {
-    RowFound found{-INFINITY, 0};
-    int from = 0, listed = 0, scored = 0;
+  struct Segment {  // the lane's
+    SegmentSums sums{-INFINITY, 0, 0, 0};
+    int from = 0;  // where it begins, in entries
   };
-  const auto load = [&](int first) {
+  const auto load = [&](int part) {
     Segment s;
-    if (first + lane >= segments) return s;
-    const int segment = first + lane <= runs ? first + lane : p.segments.count() - 1;
+    const int segment = 32 * part + lane <= runs ? 32 * part + lane : p.segments.count() - 1;
+    if (32 * part + lane >= segments) return s;
     const int at = of_unit + segment;
-    s.found = p.found[int64_t{at} * kRows + row];
-    s.from = p.segments.first(segment) * p.listed_rows;
-    if (counts) {
-      s.listed = p.counts[at];
-      s.scored = p.kept[at];
+    const RowFound found = p.found[int64_t{at} * kRows + row];
+    s.sums = {found.largest, found.above, 0, 0};
+    if (row == 0) {
+      s.sums.listed = p.counts[at];
+      s.sums.scored = p.kept[at];
     }
+    s.from = p.segments.first(segment);
     return s;
   };
-  Segment next = load(0);
-#pragma unroll 1
-  for (int first = 0; first < segments; first += 32) {
-    const Segment segment = next;
-    next = load(first + 32);  // on its way while this one's keys are copied
-    const RowFound& found = segment.found;
-    int from = segment.from;
-    candidates += segment.listed;
-    rescored += segment.scored;
-    largest = arch::larger_or_nan(largest, found.largest);
-    const int end = sum_up_to(found.above, lane);  // of the lane's keys among these segments'
-    from -= (end - found.above) * p.listed_rows;
-    const int place = list.count, all = __shfl_sync(kAllLanes, end, 31);
-    list.count += all;
+  // Copies the keys of 32 segments to the list, from `place` on; end: of the lane's among them.
+  const auto copy = [&](const Segment& s, int end, int place, int sharer, int sharers) {
+    const int all = __shfl_sync(kAllLanes, end, 31), from = (s.from - (end - s.sums.above)) * p.listed_rows;
 #pragma unroll 2
-    for (int begin = 32 * member; begin < all; begin += 32 * members) {
+    for (int begin = 32 * sharer; begin < all; begin += 32 * sharers) {
       const int entry = begin + lane;
       int owner = 0;  // the first lane whose keys end behind the entry
 #pragma unroll
@@ -279,16 +292,51 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
         list.values[to] = p.scores[at];
       }
     }
+  };
+
+  SegmentSums of_lane{-INFINITY, 0, 0, 0};  // of some of the segments, each in one lane
+  if (parts == 1) {
+    if (!has_row) return true;
+    const Segment mine = load(0);
+    const int end = sum_up_to(mine.sums.above, lane);
+    list.count = __shfl_sync(kAllLanes, end, 31);
+    copy(mine, end, 0, member, members);
+    of_lane = mine.sums;
+  } else {  // each warp takes some of the parts
+    Segment mine;
+    for (int part = has_row ? member : parts; part < parts; part += members) {
+      const Segment segment = load(part);
+      if (part == member) mine = segment;
+      const SegmentSums& of_part = segment.sums;
+      const SegmentSums all{arch::warp_max_or_nan(of_part.largest),
+                            __reduce_add_sync(kAllLanes, of_part.above),
+                            row == 0 ? __reduce_add_sync(kAllLanes, of_part.listed) : 0,
+                            row == 0 ? __reduce_add_sync(kAllLanes, of_part.scored) : 0};
+      if (lane == 0) sums[part] = all;
+    }
+    __syncthreads();
+    if (!has_row) return true;
+    static_assert(kSegmentSums <= 32);
+    if (lane < parts) of_lane = sums[lane];
+    const int end_of_lane = sum_up_to(of_lane.above, lane);
+    list.count = __shfl_sync(kAllLanes, end_of_lane, 31);
+#pragma unroll 1
+    for (int part = member; part < parts; part += members) {
+      const int place = __shfl_sync(kAllLanes, end_of_lane - of_lane.above, part);
+      if (__shfl_sync(kAllLanes, of_lane.above, part) == 0) continue;
+      if (part != member) mine = load(part);
+      copy(mine, sum_up_to(mine.sums.above, lane), place, 0, 1);
+    }
   }
-  largest = arch::warp_max_or_nan(largest);
-  if (counts) {
-    candidates = __reduce_add_sync(kAllLanes, candidates);
-    rescored = __reduce_add_sync(kAllLanes, rescored);
+  largest = arch::warp_max_or_nan(of_lane.largest);
+  if (row == 0 && member == 0) {
+    candidates = __reduce_add_sync(kAllLanes, of_lane.listed);
+    const int scored = __reduce_add_sync(kAllLanes, of_lane.scored);
     if (lane == 0 && p.outputs.counts != nullptr) {
       p.outputs.counts[unit.index * 4 + 1] = candidates;
-      p.outputs.counts[unit.index * 4 + 2] = rescored;
+      p.outputs.counts[unit.index * 4 + 2] = scored;
     }
-    if (lane == 0 && !recalls && rescored > max(length / kBroadShare, most_listed(p.cache.head_dim)))
+    if (lane == 0 && !recalls && scored > max(length / kBroadShare, most_listed(p.cache.head_dim)))
       remember_broad(p, unit.index, true);
   }
   return list.count <= capacity;
@@ -313,12 +361,10 @@ __device__ void solve_rows(const Step& p, const Unit& unit, const Entmax (&entma
   const int capacity = kKeys / rows;
   RowList list{lists.keys + slot * capacity, lists.values + slot * capacity, 0};
   const bool has_row = slot < rows && row < unit.rows;
-  bool holds_all = true;
   float largest = -INFINITY;
   int candidates = 0;
-  if (has_row)
-    holds_all = list_row(p, unit, row, runs, warp % members, members, capacity, length, recalls, list,
-                         largest, candidates);
+  bool holds_all = list_row(p, unit, row, has_row, runs, warp % members, members, capacity, length, recalls,
+                            lists.segments[slot], list, largest, candidates);
   __syncthreads();
   const bool leads = has_row && warp % members == 0;
   if (leads) {

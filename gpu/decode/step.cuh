@@ -37,6 +37,7 @@ struct StepMemory {
     float best[kRows][kWarps * 8];  // scores, of each warp the largest of 8 lanes
   };
   HeldUnit<T, kDim> unit;
+  typename Screen::Shared screened;
   Unit self;  // these as phases_share() has them
   Ranges ranges;
   Run runs[kWarps];
@@ -62,8 +63,8 @@ __device__ __forceinline__ const V& shared_or(const V& shared, const V& own) {
   return own;
 }
 
-constexpr int kFew = 64;                       // keys that a warp has found
-constexpr int kMany = 32, kManyOfBlock = 256;  // the same, and that a block has, where it recalls
+constexpr int kFew = 64;           // keys that a warp has listed
+constexpr int kManyOfBlock = 256;  // that a block has found, where it recalls
 
 // Which units a kernel takes: all, where steps have no memory; those that recall nothing, beside a kernel of
 // those that do; these.
@@ -124,69 +125,66 @@ __device__ __forceinline__ void take_unit(const Step& p) {
   sample.load(p, unit, ranges, 16 * warp, lane);
   RememberedKeys<T, kDim> recalled;
   if constexpr (kRecalls) recalled.load(p, unit, ranges, memory.recent, warp, lane);
-  typename Memory::Screen screen(p, unit, ranges, run, memory.unit.queries, memory.stages[warp], lane);
+  using Screen = typename Memory::Screen;
+  const ScreenLane share = Screen::lane_of(p, lane);
+  Screen screen(p, unit, ranges, run, memory.unit.queries, memory.screened, memory.stages[warp], share);
+  if (warp == kWarps - 1) Screen::prepare(memory.screened, memory.unit.queries, lane);
   if constexpr (kRecalls)
     recalled.score(memory.unit.queries, sees, memory.recent, memory.recent_scores, warp, lane);
+  screen.load_ahead();
   float largest[kLargest];
   score_sample(p, unit, memory.unit, ranges, sample, sees, scores, largest, memory.rows);
+
+  // Scores what the warps have found above the bounds. listed: rescore_segment.
+  const auto rescore = [&](const FoundKeys<kKept>& found, int listed) {
+    const KeyShare mine(found.count(), __syncthreads_or(found.count() > kMany ? 1 : 0) != 0, memory.found);
+    const int first_segment = 1 + team.rank * kWarps;
+    // Where there are too many for good bounds from memory, their scores raise the bounds first.
+    bool is_raising = kRecalls && mine.all > kManyOfBlock;
+#pragma unroll 1
+    for (bool again = true; again; is_raising = false) {
+      again = is_raising;
+      int at = mine.begin;
+      rescore_segment(
+          p, unit, memory.unit, sees, ranges.length, segment, listed < 0 ? mine.end - mine.begin : listed,
+          is_raising ? memory.no_bounds : memory.rows.bounds, memory.kept[warp], lane,
+          [&](int32_t(&kept)[kKept], int& count) {
+            count = min(mine.end - at, kKept);
+            if (!mine.are_shared) return false;  // they are there
+            at = collect_shared(p, unit, first_segment, memory.found, kept, at, count, lane);
+            return at < mine.end && !is_raising;  // the first ones do
+          },
+          [&](const float(&of_lane)[2]) {
+            if (!is_raising) return;
+#pragma unroll
+            for (int j = 0; j < 2; ++j) memory.best[2 * (lane % 4) + j][8 * warp + lane / 4] = of_lane[j];
+          });
+      if (again) {
+        __syncthreads();
+        raise_bounds(unit, memory.unit.entmax[warp], memory.best, largest, memory.rows.bounds[warp],
+                     memory.rows);
+        __syncthreads();
+      }
+    }
+  };
   if constexpr (kRecalls) {
-    const Entmax& entmax = memory.unit.entmax[warp];
-    raise_bounds(unit, entmax, memory.recent_scores, largest, -INFINITY, memory.rows);
+    raise_bounds(unit, memory.unit.entmax[warp], memory.recent_scores, largest, -INFINITY, memory.rows);
     __syncthreads();
     if (runs > 0) {
-      FoundKeys found(p, unit, segment, memory.kept[warp], lane);
-      const float bound[2] = {memory.rows.bounds[2 * (lane % 4)] * screen.from_unit()[0],
-                              memory.rows.bounds[2 * (lane % 4) + 1] * screen.from_unit()[1]};
-      screen.screen(0, run.count, [&](int /*chunk*/, int key, const float(&upper)[4]) {
+      FoundKeys found(p, unit, segment, memory.kept[warp], share);
+      const float bound[2] = {memory.rows.bounds[share.row()] * screen.from_unit()[0],
+                              memory.rows.bounds[share.row() + 1] * screen.from_unit()[1]};
+      screen.screen(0, run.count, [&](int key, const float(&upper)[4]) {
         bool wanted[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) wanted[i] = !(upper[i] <= bound[i % 2]);  // a NaN is wanted
         found.add(key, wanted);
       });
-      // Where a warp has found many keys, all of the block share what these have found. Where there are too
-      // many for good bounds, their scores raise the bounds first.
-      const bool are_shared = __syncthreads_or(found.count() > kMany ? 1 : 0) != 0;
-      int begin = 0, end = found.count();
-      bool is_raising = false;
-      if (are_shared) {
-        if (lane == 0) memory.found[warp] = found.count();
-        __syncthreads();
-        int all = 0;
-#pragma unroll
-        for (const int count : memory.found) all += count;
-        begin = all * warp / kWarps;
-        end = all * (warp + 1) / kWarps;
-        is_raising = all > kManyOfBlock;
-      }
-      const int first_segment = 1 + team.rank * kWarps;
-#pragma unroll 1
-      for (bool again = true; again; is_raising = false) {
-        again = is_raising;
-        int at = begin;
-        rescore_segment(
-            p, unit, memory.unit, sees, ranges.length, segment, end - begin,
-            is_raising ? memory.no_bounds : memory.rows.bounds, memory.kept[warp], lane,
-            [&](int32_t(&kept)[kKept], int& count) {
-              count = min(end - at, kKept);
-              if (!are_shared) return false;  // they are there
-              at = collect_shared(p, unit, first_segment, memory.found, kept, at, count, lane);
-              return at < end && !is_raising;  // the first ones do
-            },
-            [&](const float(&of_lane)[2]) {
-              if (!is_raising) return;
-#pragma unroll
-              for (int j = 0; j < 2; ++j) memory.best[2 * (lane % 4) + j][8 * warp + lane / 4] = of_lane[j];
-            });
-        if (again) {
-          __syncthreads();
-          raise_bounds(unit, entmax, memory.best, largest, memory.rows.bounds[warp], memory.rows);
-          __syncthreads();
-        }
-      }
+      rescore(found, -1);
     }
   } else {
     const auto refine = [&](const Proposals& proposals, int pass, bool is_worth_it) {
-      if (runs > 0) proposals.write(p, unit, segment, pass, lane);
+      if (runs > 0) proposals.write(p, unit, segment, pass);
       team.sync();
       if (__syncthreads_or(is_worth_it ? 1 : 0) != 0)
         refine_bounds<kBits == 0>(p, unit, memory.unit, sees, ranges.length, runs, pass, largest,
@@ -195,43 +193,34 @@ __device__ __forceinline__ void take_unit(const Step& p) {
     };
 
     Held held(p, ranges, run, memory.rows, memory.unit.entmax, screen.unit(),
-              held_scores + warp * held_score_bytes(p), lane);
+              held_scores + warp * held_score_bytes(p), share);
     const int held_tiles = min(run.count, p.held_tiles);
-    screen.screen(0, held_tiles,
-                  [&](int chunk, int key, const float(&upper)[4]) { held.take(chunk, key, upper); });
+    screen.screen(0, held_tiles, [&](int key, const float(&upper)[4]) { held.take(key, upper); });
     refine(held.proposals(), 0, true);
     if (kRemembers && is_first && threadIdx.x == 0)
       set_recent_state(p, unit.index, memory.state.after_wait());  // the team's blocks have read it
     if (runs > 0) {
-      const bool all_are_held = run.most <= p.held_tiles;
-      int listed = -1, at = 0;  // at: the held key, or the entry of the list, to go on with
-      if (!all_are_held) {
-        Found found(p, unit, segment, lane, held.proposals());
-        list_held(held, memory.rows, memory.unit.entmax, found);
-        const float bound[2] = {memory.rows.bounds[2 * (lane % 4)] * screen.from_unit()[0],
-                                memory.rows.bounds[2 * (lane % 4) + 1] * screen.from_unit()[1]};
-        screen.screen(held_tiles, run.count, [&](int /*chunk*/, int key, const float(&upper)[4]) {
+      int listed = -1;
+      FoundKeys found(p, unit, segment, memory.kept[warp], share);
+      if (run.most <= p.held_tiles) {
+        held.visit(memory.rows,
+                   [&](int key, unsigned wanted, const uint4& /*codes*/) { found.add(key, wanted); });
+      } else {
+        Found list(p, unit, segment, share, held.proposals());
+        list_held(held, memory.rows, memory.unit.entmax, list);
+        const float bound[2] = {memory.rows.bounds[share.row()] * screen.from_unit()[0],
+                                memory.rows.bounds[share.row() + 1] * screen.from_unit()[1]};
+        screen.screen(held_tiles, run.count, [&](int key, const float(&upper)[4]) {
           bool wanted[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) wanted[i] = !(upper[i] <= bound[i % 2]);  // a NaN is wanted
-          found.add(key, upper, wanted, screen.unit());
+          list.add(key, upper, wanted, screen.unit());
         });
-        refine(found.proposals(), 1, found.count() > kFew);
-        listed = found.count();
+        refine(list.proposals(), 1, list.count() > kFew);
+        listed = list.count();
+        keep_listed(p, unit, segment, listed, memory.rows.bounds, found, lane);
       }
-      rescore_segment(
-          p, unit, memory.unit, sees, ranges.length, segment, listed, memory.rows.bounds, memory.kept[warp],
-          lane,
-          [&](int32_t(&kept)[kKept], int& count) {
-            if (!all_are_held)
-              return collect_listed(p, unit, segment, listed, memory.rows.bounds, at, kept, count, lane);
-            return held.visit(memory.rows, at, [&](int key, bool wanted, const uint32_t(&)[2]) {
-              const int place = place_of(wanted, lane, count);
-              if (wanted) kept[place] = key;
-              return count + 32 <= kKept;
-            });
-          },
-          [](const float(&)[2]) {});
+      rescore(found, listed);
     }
   }
   if (is_first) list_sample(p, unit, ranges, scores, memory.rows.bounds);

@@ -253,27 +253,57 @@ __device__ __forceinline__ int sum_up_to(int value, int lane) {
   return value;
 }
 
-// Of 16 keys, two for each quad of lanes (its keys g and g + 8), those that are wanted, and their places
-// behind `count`, which grows by them.
-struct WantedOfQuads {
-  unsigned low, high;  // one bit per quad, its first lane's
+// The same of several a lane, as bits: the first of the lane's places.
+__device__ __forceinline__ int places_of(unsigned wanted, int lane, int& count) {
+  const int end = count + sum_up_to(__popc(wanted), lane);
+  count = __shfl_sync(kAllLanes, end, 31);
+  return end - __popc(wanted);
+}
+
+// What a lane has of a screen's upper scores. Of 16 keys and up to eight rows they stand as d of
+// mma.m16n8k16: rows 2 t and 2 t + 1 of keys g and g + 8. Up to four rows would leave half of the columns
+// empty. So of two chunks of 16 keys the first has columns 0 to 3, the second 4 to 7: lanes with t > 1 have
+// rows 2 t - 4 and 2 t - 3 of keys 16 + g and 24 + g.
+struct ScreenLane {
+  int lane;
+  bool has_two_chunks;
+
+  __device__ int row() const { return 2 * (lane & (has_two_chunks ? 1 : 3)); }  // the first of its two
+  // The first of its two among the chunks'. The other is eight keys behind it.
+  __device__ int key() const { return (lane >> 2) + (has_two_chunks ? 8 * (lane & 2) : 0); }
+  // The first lane of those that have the same keys.
+  __device__ int leader() const { return lane & (has_two_chunks ? ~1 : ~3); }
+  __device__ bool leads() const { return lane == leader(); }
+};
+
+// Of a call's keys those that are wanted: whether the lane's two are, and their places behind `count`, which
+// grows by all of them. In key order.
+struct WantedKeys {
+  bool low, high;
   int low_place, high_place;
 
-  // wanted: as d of mma.m16n8k16.
-  __device__ __forceinline__ WantedOfQuads(const bool (&wanted)[4], int lane, int& count)
-      : low(quads(__ballot_sync(kAllLanes, wanted[0] || wanted[1]))),
-        high(quads(__ballot_sync(kAllLanes, wanted[2] || wanted[3]))) {
-    const unsigned before = (1u << (lane & ~3)) - 1;
-    low_place = count + __popc(low & before);
-    high_place = count + __popc(low) + __popc(high & before);
-    count += __popc(low) + __popc(high);
+  // wanted: of the lane's upper scores.
+  __device__ __forceinline__ WantedKeys(const bool (&wanted)[4], const ScreenLane& lane, int& count) {
+    // Of lanes that share a key, one bit: the leader's.
+    const auto leaders = [&](bool is_wanted) {
+      unsigned mask = __ballot_sync(kAllLanes, is_wanted);
+      mask |= mask >> 1;
+      return lane.has_two_chunks ? mask & 0x55555555u : (mask | mask >> 2) & kQuads;
+    };
+    const unsigned of_low = leaders(wanted[0] || wanted[1]), of_high = leaders(wanted[2] || wanted[3]);
+    const bool is_second = lane.has_two_chunks && (lane.lane & 2) != 0;
+    const unsigned before = (1u << lane.leader()) - 1, own = is_second ? kQuads << 2 : kQuads,
+                   other = is_second ? kQuads : 0;  // of the first chunk
+    const int first = count + __popc(of_low & other) + __popc(of_high & other);
+    low_place = first + __popc(of_low & own & before);
+    high_place = first + __popc(of_low & own) + __popc(of_high & own & before);
+    count += __popc(of_low) + __popc(of_high);
+    low = (of_low >> lane.leader() & 1) != 0;
+    high = (of_high >> lane.leader() & 1) != 0;
   }
 
  private:
-  static __device__ unsigned quads(unsigned mask) {
-    mask |= mask >> 1;
-    return (mask | mask >> 2) & 0x11111111u;
-  }
+  static constexpr unsigned kQuads = 0x11111111u;
 };
 
 // Of each row, in a block's shared memory: a base, in z, and a bound, in <q, k>, which its threshold is not
@@ -291,7 +321,8 @@ struct Scores {
 // A lower bound, in <q, k>, of the threshold of keys among which are these, at `entmax`: Newton's iterates
 // from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. They begin
 // at `from`, a bound that is known; -inf where these keys do not raise it. The warp's lanes pass kScores
-// each, -inf for none.
+// each, -inf for none. Sums of the lanes are of integers, for which there is one instruction: of f rounded
+// down, of its slope rounded up, so that a step is never too long.
 template <int kScores>
 __device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, float from) {
   float largest = -INFINITY;
@@ -300,22 +331,26 @@ __device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, fl
   largest = arch::warp_max(largest);
   if (!(largest > -INFINITY && largest < INFINITY) || !(entmax.gain > 0)) return -INFINITY;
   float shift = fminf(entmax.gain * (largest - from), 1.0f);  // z_max - tau
+#pragma unroll
+  for (float& score : scores.of_lane) score = entmax.gain * (score - largest);
 #pragma unroll 1
   for (int step = 0; step < 12; ++step) {
     float sum = 0, slope = 0;
     entmax.visit([&](auto kind) {
 #pragma unroll
-      for (int i = 0; i < kScores; ++i) {
-        const float u = entmax.gain * (scores.of_lane[i] - largest) + shift,
-                    slope_here = entmax.slope(kind, u);
+      for (const float score : scores.of_lane) {
+        const float u = score + shift, slope_here = entmax.slope(kind, u);
         sum += fmaxf(u, 0.0f) * slope_here;
         slope += slope_here;
       }
     });
-    sum = arch::warp_sum(sum);
-    slope = arch::warp_sum(slope);
-    if (step == 0 && !(sum >= 1)) return -INFINITY;
-    const float moved = (sum - 1) / (entmax.beta * slope);
+    constexpr float kUnits = 0x1p20f;  // u is at most 1, and so is each term
+    static_assert(32 * kScores < 1 << 11);
+    const int all = __reduce_add_sync(kAllLanes, static_cast<int>(sum * kUnits)),
+              all_slopes = __reduce_add_sync(kAllLanes, static_cast<int>(slope * kUnits) + 1);
+    const float excess = static_cast<float>(all) - kUnits;
+    if (step == 0 && !(excess >= 0)) return -INFINITY;
+    const float moved = __fdividef(excess, entmax.beta * static_cast<float>(all_slopes));
     shift -= fmaxf(moved, 0.0f);
     if (!(moved > 0x1p-7f)) break;  // near enough: any iterate is a bound
   }

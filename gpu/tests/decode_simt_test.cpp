@@ -76,6 +76,62 @@ StepResults run(const DecodeCase& c, std::vector<int32_t>& recent, const decode:
 
 }  // namespace
 
+TEST_CASE("decode on the CPU: weights are summed as integers, each rounded down") {
+  const CounterRandom random(1);
+  decode::WeightSum sum;
+  int64_t expected = 0;
+  const auto add = [&](float weight) {
+    sum.add(weight);
+    expected += static_cast<int64_t>(weight * 0x1p40f);
+    return sum.total() == expected;
+  };
+  for (const float weight : {0.0f, 1.0f, 0x1p-20f, 0x1.fffffep-21f, 0x1p-40f, 0x1.fffffep-41f, 1e-44f,
+                             0x1.fffffep-1f, 0x1.000002p-1f, 0x1.fffffep-17f})
+    CHECK(add(weight));
+  int64_t differ = 0;
+  for (uint64_t i = 0; i < decode::WeightSum::kMost - 10; ++i)
+    differ += add(std::ldexp(static_cast<float>(random.bits(2 * i) >> 40) * 0x1p-24f,
+                             -static_cast<int>(random.bits(2 * i + 1) % 45)))
+                  ? 0
+                  : 1;
+  CHECK(differ == 0);
+  decode::WeightSum most;
+  for (int i = 0; i < decode::WeightSum::kMost; ++i) most.add(1);
+  CHECK(most.total() == decode::WeightSum::kMost * decode::kOne);
+}
+
+TEST_CASE("decode on the CPU: the code of a score above a bound is above the bound's") {
+  const CounterRandom random(2);
+  uint64_t at = 0;
+  const auto bits = [&] { return random.bits(at++); };
+  const auto uniform = [&] { return static_cast<float>(bits() >> 40) * 0x1p-24f; };
+  const auto power = [&](int least, uint64_t count) {
+    return std::ldexp(1.0f, least + static_cast<int>(bits() % count));
+  };
+  int64_t too_low = 0, loose = 0;
+  for (int trial = 0; trial < 20000; ++trial) {
+    decode::Entmax entmax(1.5f, 1);
+    entmax.gain = (1 + uniform()) * power(-12, 16);
+    const float unit = power(-30, 40), base = (uniform() - 0.5f) * power(0, 18);
+    // An upper score above the base, in the screen's unit, and a bound below it, in <q, k>.
+    const float upper = (base + 12 * uniform()) / entmax.gain / unit,
+                bound = upper * unit - (trial % 2 == 0 ? 0.0f : 0.2f * uniform()) / entmax.gain;
+    const double steps = 32 * (double{entmax.gain} * upper * unit - base);
+    if (steps <= 0) continue;  // where p = 0
+    const decode::HeldScale scale(entmax, base, unit);
+    const unsigned code = decode::HeldCodes::of_upper(upper, scale.factor, scale.offset) & 0xFFu;
+    too_low += code > decode::HeldCodes::of_bound(entmax, std::nextafter(bound, -INFINITY), base) ? 0 : 1;
+    loose += code < 255 && code > std::ceil(steps + 2e-6 * (std::fabs(32.0 * base) + 256)) ? 1 : 0;
+  }
+  CHECK(too_low == 0);
+  CHECK(loose == 0);
+  const decode::HeldScale scale(decode::Entmax(1.5f, 1), 0, 1);
+  for (const float upper : {NAN, INFINITY, 1e30f})
+    CHECK((decode::HeldCodes::of_upper(upper, scale.factor, scale.offset) & 0xFFu) == 255);
+  for (const float upper : {-INFINITY, -1e30f, -1.0f})
+    CHECK((decode::HeldCodes::of_upper(upper, scale.factor, scale.offset) & 0xFFu) == 0);
+}
+
 TEST_CASE("decode on the CPU: rows are the oracle's, with copies and without") {
   for (const int bits : {4, 8, 0}) {
     CAPTURE(bits);
@@ -245,9 +301,17 @@ TEST_CASE("decode on the CPU: warps share a row's list, of more keys than they r
 }
 
 TEST_CASE("decode on the CPU: the bits are the same however many scores a block has room for") {
-  for (const int bits : {0, 4, 8}) {
+  struct Copies {
+    int bits;
+    int64_t page_size;  // of copies, 64 keys are screened two chunks at a time
+  };
+  for (const Copies& copies : {Copies{0, 16}, {4, 16}, {8, 16}, {4, 64}, {8, 64}}) {
+    const int bits = copies.bits;
+    const int64_t page_size = copies.page_size;
     CAPTURE(bits);
-    const DecodeCase c = decode_case({.lengths = {1700, 700}, .page_size = 16, .kv_heads = 1, .bits = bits});
+    CAPTURE(page_size);
+    const DecodeCase c =
+        decode_case({.lengths = {1700, 700}, .page_size = page_size, .kv_heads = 1, .bits = bits});
     const StepResults all = run(c);
     check_step_results(c, all);
     const StepResults some = run(c, {.shared_bytes = 92 << 10}), none = run(c, {.shared_bytes = 80 << 10});

@@ -270,6 +270,16 @@ inline float __fdividef(float a, float b) {
 inline float __fmaf_rn(float a, float b, float c) {
   return std::fma(a, b, c);
 }
+inline float __fmaf_ru(float a, float b, float c) {
+  const double exact = std::fma(static_cast<double>(a), static_cast<double>(b), static_cast<double>(c));
+  const float nearest = static_cast<float>(exact);
+  return static_cast<double>(nearest) < exact ? std::nextafter(nearest, INFINITY) : nearest;
+}
+inline float __fmaf_rz(float a, float b, float c) {
+  const double exact = std::fma(static_cast<double>(a), static_cast<double>(b), static_cast<double>(c));
+  const float nearest = static_cast<float>(exact);
+  return std::fabs(static_cast<double>(nearest)) > std::fabs(exact) ? std::nextafter(nearest, 0.0f) : nearest;
+}
 inline float __saturatef(float x) {
   return x > 0 ? min(x, 1.0f) : 0;
 }
