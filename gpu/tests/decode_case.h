@@ -50,6 +50,29 @@ inline double as_stored(const DecodeOptions& o, double x, float scale) {
   return double{static_cast<float>(__nv_fp8_e4m3(static_cast<float>(x / double{scale})))} * double{scale};
 }
 
+// In each page one key has channels that lie about half way between two codes, on the side of the first
+// query's signs; all others are codes exactly. So its margin is needed, and is no other key's: its score by
+// codes is up to 3 below the largest of a thousand keys, the exact one above that. Of one key head.
+inline void put_between_codes(DecodeCase& c, const CounterRandom& random) {
+  auto& cache = c.cache;
+  const int64_t dim = cache.head_dim;
+  for (double& x : cache.keys) x = x < 0 ? -1 : 1;
+  const double step = 2.0 / ((1 << std::max(c.options.bits, 4)) - 1);
+  for (size_t at = 0; at < cache.table.size(); ++at) {
+    const int64_t page = cache.table[at], sequence = static_cast<int64_t>(at) / cache.width;
+    const double* const q = c.inputs.q.data() + sequence * c.options.group * c.options.q_len * dim;
+    double* const key = cache.keys.data() + page * cache.page_elements() +
+                        (31 * static_cast<int64_t>(at) + 5) % cache.page_size * dim;
+    double square = 0;
+    for (int64_t i = 0; i < dim; ++i) square += q[i] * q[i];
+    const double largest = 3.1 * std::sqrt(square), score = largest - (1.2 + 2 * random.uniform(at)) * 8;
+    for (int64_t i = 0; i < dim; ++i) {
+      const double code = std::round((score / square * q[i] + 1) / step) + std::copysign(0.49, q[i]);
+      key[i] = std::clamp(code * step - 1, -1.0, 1.0);
+    }
+  }
+}
+
 // Spoils a case's keys or its page table.
 inline void spoil(DecodeCase& c, const CounterRandom& random) {
   auto& cache = c.cache;
@@ -93,6 +116,8 @@ inline void spoil(DecodeCase& c, const CounterRandom& random) {
         k[i] = double{of_byte(byte % 128 == 127 ? 0 : byte)} * double{c.options.key_scale};
       }
     });
+  } else if (nasty == "between codes") {
+    put_between_codes(c, random);
   } else if (nasty == "nan key") {
     for (int64_t i = 0; i < dim; ++i)
       cache.keys[static_cast<size_t>(cache.page_elements() * cache.table[1] + i)] = NAN;
@@ -129,6 +154,9 @@ inline DecodeCase decode_case(const DecodeOptions& o) {
       for (size_t i = 0; i < cache.table.size(); ++i) cache.table[i] = static_cast<int32_t>(1 + i);
     }
   }
+  c.inputs.q = Tensor<double>(cache.batch, o.kv_heads * o.group, o.q_len, o.head_dim);
+  std::ranges::transform(normals(3, c.inputs.q.size(), o.temperature), c.inputs.q.data(),
+                         [&](double x) { return round_to(o.dtype, x); });
   spoil(c, random.stream(7));
   // What no sequence holds is NaN: page 0, and the rest of each table.
   const auto poison = [&](int64_t page, int64_t first_token) {
@@ -148,9 +176,6 @@ inline DecodeCase decode_case(const DecodeOptions& o) {
   }
   for (double& x : cache.keys) x = as_stored(o, x, o.key_scale);
   for (double& x : cache.values) x = as_stored(o, x, o.value_scale);
-  c.inputs.q = Tensor<double>(cache.batch, o.kv_heads * o.group, o.q_len, o.head_dim);
-  std::ranges::transform(normals(3, c.inputs.q.size(), o.temperature), c.inputs.q.data(),
-                         [&](double x) { return round_to(o.dtype, x); });
   if (o.nasty == "unusable") {  // else float32 could not hold its scores
     for (int64_t i = 1; i < c.inputs.q.size(); i += o.head_dim) c.inputs.q.data()[i] = 0;
   }

@@ -59,6 +59,14 @@ inline std::vector<DecodeOptions> decode_cases() {
     for (const int bits : {0, 4, 8})
       cases.push_back({.lengths = {900, 500}, .kv_heads = 1, .bits = bits, .nasty = nasty});
   }
+  for (const int64_t page_size : {16, 64, 256}) {
+    for (const int bits : {4, 8})
+      cases.push_back({.lengths = {900, 700},
+                       .page_size = page_size,
+                       .kv_heads = 1,
+                       .bits = bits,
+                       .nasty = "between codes"});
+  }
   // Pages of one chunk, some of them holes, and runs of more chunks than are on their way.
   cases.push_back(
       {.lengths = {900, 500}, .page_size = 16, .kv_heads = 1, .head_dim = 128, .bits = 0, .nasty = "holes"});
