@@ -154,6 +154,24 @@ TEST_CASE("decode on the CPU: lengths, groups, pages, alphas and nasty keys") {
   }
 }
 
+TEST_CASE("decode on the CPU: a row's best key bounds it, wherever in a tile it lies") {
+  for (const int bits : {4, 8}) {
+    CAPTURE(bits);
+    for (const int64_t token : {3, 12, 20, 28, 35, 45, 50, 63}) {
+      CAPTURE(token);
+      DecodeCase c = decode_case({.lengths = {900}, .kv_heads = 1, .group = 1, .bits = bits});
+      const int64_t dim = c.cache.head_dim;
+      double* const key = c.cache.keys.data() + c.cache.table[5] * c.cache.page_elements() + token * dim;
+      for (int64_t i = 0; i < dim; ++i)
+        key[i] = round_to(c.options.dtype, 2 * c.inputs.q.data()[i]);  // far above all others
+      const StepResults results = run(c);
+      check_step_results(c, results);
+      CHECK(results.support[0] == 1);
+      CHECK(results.counts[1] < 4);
+    }
+  }
+}
+
 TEST_CASE("decode on the CPU: short steps have the bits of others, and the oracle's rows") {
   const std::vector<DecodeOptions> cases = short_cases();
   for (const int warps : {decode::kWarps, decode::kFewWarps}) {
