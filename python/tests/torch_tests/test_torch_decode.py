@@ -6,28 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 _core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import BatchDecodeWrapper, PagedCache, block_table_of, decode, decoding, entmax  # noqa: E402
+from splash_attention import BatchDecodeWrapper, PagedCache, decode, decoding  # noqa: E402
 from splash_attention.decoding import stored_width  # noqa: E402
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-
-
-def expected(q, keys, values, lengths, alpha, scale=None):
-    """keys, values: [batch, kv_heads, n, head_dim]. Dense, in float64."""
-    q, keys, values = (x.double().cpu() for x in (q, keys, values))
-    batch, q_heads, q_len, dim = q.shape
-    group = q_heads // keys.shape[1]
-    out = torch.zeros_like(q)
-    for b in range(batch):
-        for h in range(q_heads):
-            for i in range(q_len):
-                end = int(lengths[b]) - (q_len - 1 - i)
-                if end <= 0:
-                    continue
-                scores = (dim**-0.5 if scale is None else scale) * keys[b, h // group, :end] @ q[b, h, i]
-                p = entmax(scores, alpha=alpha[h] if isinstance(alpha, list) else alpha)
-                out[b, h, i] = p @ values[b, h // group, :end]
-    return out
+from decode_oracle import DEVICES, expected  # noqa: E402
 
 
 def filled(device, *, batch=2, n=700, kv_heads=2, dim=64, page_size=64, bits=4, dtype=torch.bfloat16):
@@ -164,15 +146,6 @@ def test_a_truncated_cache_is_the_shorter_cache(device):
         torch.testing.assert_close(out[b], expected(q, keys, values, cache.lengths, 1.5)[b], atol=2e-2, rtol=2e-2)
 
 
-def test_page_tables_of_flashinfer():
-    table, lengths = block_table_of(
-        torch.tensor([0, 3, 3, 4], dtype=torch.int32), torch.tensor([5, 2, 7, 1], dtype=torch.int32), torch.tensor([10, 0, 16], dtype=torch.int32), 16
-    )
-    assert table.tolist() == [[5, 2, 7], [-1, -1, -1], [1, -1, -1]]
-    assert lengths.tolist() == [42, 0, 16]
-    assert table.dtype == lengths.dtype == torch.int32
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_empty_sequences_holes_and_shared_pages(device):
     cache, k, v = filled(device)
@@ -190,42 +163,6 @@ def test_empty_sequences_holes_and_shared_pages(device):
     kept = [*range(128), *range(192, 700)]
     want = expected(q, k[:, :, kept], v[:, :, kept], torch.tensor([636, 636]), 1.5)
     torch.testing.assert_close(decode(q, cache)[0].double().cpu(), want[0], atol=2e-2, rtol=2e-2)
-
-
-def flashinfer_plan(device):
-    """Three sequences of 42, 0 and 16 keys in pages of 16."""
-    return [torch.tensor(values, dtype=torch.int32, device=device) for values in ([0, 3, 3, 4], [5, 2, 7, 1], [10, 0, 16])]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("layout", ["NHD", "HND"])
-def test_the_calling_style_of_flashinfer(device, layout):
-    torch.manual_seed(0)
-    pool = torch.randn(8, 2, 16, 2, 64).bfloat16().to(device)  # pages, keys and values, tokens, heads, head_dim
-    q = (2 * torch.randn(3, 6, 64)).bfloat16().to(device)
-    k, v = (torch.zeros(3, 2, 48, 64, dtype=pool.dtype) for _ in range(2))
-    for b, pages in enumerate(([5, 2, 7], [], [1])):
-        for i, page in enumerate(pages):
-            k[b, :, 16 * i : 16 * (i + 1)], v[b, :, 16 * i : 16 * (i + 1)] = pool[page].cpu().transpose(1, 2)
-    want = expected(q[:, :, None], k, v, [42, 0, 16], 1.5, 0.3)[:, :, 0]
-    given = pool if layout == "NHD" else pool.transpose(2, 3).contiguous()
-    wrapper = BatchDecodeWrapper(layout, most_pages=4)
-    wrapper.plan(*flashinfer_plan(device), 6, 2, 64, 16, sm_scale=0.3)
-    out, aux = wrapper.run(q, given, return_aux=True)
-    torch.testing.assert_close(out.double().cpu(), want, atol=2e-2, rtol=2e-2)
-    assert aux.support.shape == (3, 6, 1) and torch.equal(wrapper.run(q, (given[:, 0], given[:, 1])), out)
-    of_pool = PagedCache(given[:, 0], given[:, 1], wrapper.block_table, wrapper.lengths, bits=8, heads_first=layout == "HND")
-    of_pool.fill()
-    assert torch.equal(wrapper.run(q, of_pool), out)
-    table = wrapper.block_table
-    indptr, indices, last = flashinfer_plan(device)
-    wrapper.plan(indptr, indices, last - 1, 6, 2, 64, 16, sm_scale=0.3, alpha=2.0)
-    assert wrapper.block_table is table and wrapper.lengths.tolist() == [41, 0, 15]
-    want = expected(q[:, :, None], k, v, [41, 0, 15], 2.0, 0.3)[:, :, 0]
-    torch.testing.assert_close(wrapper.run(q, given).double().cpu(), want, atol=2e-2, rtol=2e-2)
-    wrapper.plan(*flashinfer_plan(device), 6, 2, 64, 16, sm_scale=0.3, window_left=9)
-    want = expected(q[:1, :, None], k[:1, :, 32:42], v[:1, :, 32:42], [10], 1.5, 0.3)[:, :, 0]
-    torch.testing.assert_close(wrapper.run(q, given)[:1].double().cpu(), want, atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -326,42 +263,6 @@ def test_a_graph_of_steps_remembers():
         assert torch.equal(out, decode(q, cache))
         cache.recent = recent
     assert cache.recent.any()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_graph_runs_later_plans():
-    torch.manual_seed(0)
-    pool, q = torch.randn(8, 2, 16, 2, 64).bfloat16().cuda(), torch.randn(3, 4, 64).bfloat16().cuda()
-    wrapper = BatchDecodeWrapper(most_pages=4)
-    indptr, indices, last = flashinfer_plan("cuda")
-    wrapper.plan(indptr, indices, last, 4, 2, 64, 16)
-    wrapper.run(q, pool)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = wrapper.run(q, pool)
-    for indices in (indices, indices.flip(0)):
-        wrapper.plan(indptr, indices, last, 4, 2, 64, 16)
-        graph.replay()
-        assert torch.equal(out, wrapper.run(q, pool))
-
-
-def test_what_a_plan_does_not_take_is_refused_in_a_sentence():
-    wrapper, tables = BatchDecodeWrapper(), flashinfer_plan("cpu")
-    pool, q = torch.zeros(8, 2, 16, 2, 64).bfloat16(), torch.zeros(3, 4, 64).bfloat16()
-    with refused(ValueError, "kv_layout is 'NDH'; allowed are"):
-        BatchDecodeWrapper("NDH")
-    with refused(RuntimeError, r"plan\(\) comes before run\(\)"):
-        wrapper.run(q, pool)
-    with refused(NotImplementedError, "logits_soft_cap is 30.0; decode serves None alone"):
-        wrapper.plan(*tables, 4, 2, 64, 16, logits_soft_cap=30.0)
-    with refused(ValueError, r"num_qo_heads is 3; it must be a multiple of num_kv_heads \(2\)"):
-        wrapper.plan(*tables, 3, 2, 64, 16)
-    wrapper.plan(*tables, 4, 2, 64, 16)
-    with refused(ValueError, r"q is \[2, 4, 64\]; the plan is of \[3, 4, 64\]"):
-        wrapper.run(q[:2], pool)
-    with refused(ValueError, r"pages are \[32, 2, 64\]; the plan is of \[16, 2, 64\]"):
-        wrapper.run(q, torch.zeros(8, 2, 32, 2, 64).bfloat16())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
