@@ -100,6 +100,40 @@ TEST_CASE("decode on the CPU: weights are summed as integers, each rounded down"
   CHECK(most.total() == decode::WeightSum::kMost * decode::kOne);
 }
 
+TEST_CASE("decode on the CPU: a threshold is the least shift at which weights sum to 1") {
+  const CounterRandom random(3);
+  uint64_t at = 0;
+  for (const float alpha : {1.5f, 2.0f, 1.25f}) {
+    const decode::Entmax entmax(alpha, 1);
+    for (const int count : {1, 2, 3, 7, 20, 31, 32, 33, 64, 500}) {
+      CAPTURE(alpha);
+      CAPTURE(count);
+      std::vector<float> values(static_cast<size_t>(count));
+      for (float& value : values) value = -1.2f * static_cast<float>(random.uniform(at++));
+      values[static_cast<size_t>(count) / 2] = 0;  // the largest
+      const auto weights_at = [&](int shift) {
+        decode::WeightSum sum;
+        for (const float value : values) {
+          entmax.visit([&](auto kind) {
+            sum.add(decode::weight_of(entmax, kind, value + static_cast<float>(shift) * 0x1p-24f));
+          });
+        }
+        return sum.total();
+      };
+      decode::Root root{};
+      simt::run(1, 32, 1, [&] {
+        const decode::RowList list{nullptr, values.data(), count};
+        decode::Root mine{};
+        entmax.visit([&](auto kind) { mine = decode::root_of(entmax, kind, list, 1.0f, simt::lane()); });
+        if (simt::lane() == 31) root = mine;
+      });
+      CHECK(root.weights == weights_at(root.shift));
+      CHECK(root.weights >= decode::kOne);
+      CHECK(weights_at(root.shift - 1) < decode::kOne);
+    }
+  }
+}
+
 TEST_CASE("decode on the CPU: the code of a score above a bound is above the bound's") {
   const CounterRandom random(2);
   uint64_t at = 0;
