@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,15 @@ TESTS = (  # without those that need a GPU's streams, graphs, memory or time
     "everything_beside",
     "tiles_on_a_gpu and 80",
 )
+
+
+def test_files_that_use_a_gpu_where_it_is_there_are_run_on_one():
+    here = Path(__file__).resolve()
+    lists = re.findall(r"foreach\(tests ([^)]*)\)", (here.parents[2] / "CMakeLists.txt").read_text())
+    listed = {name for names in lists for name in names.split()}
+    using = {file.stem.removeprefix("test_") for file in here.parent.glob("test_*.py") if re.search(r"\bDEVICES\b|skipif\(not torch\.cuda", file.read_text())}
+    using.discard(here.stem.removeprefix("test_"))
+    assert len(using) > 5 and {name for name in using if "_cuda" not in name} <= listed
 
 
 def test_each_draws_its_own_numbers(request):
