@@ -216,14 +216,14 @@ __global__ void __launch_bounds__(32 * kBlockWarps, short_blocks_per_multiproces
   SampleKeys<T, kDim> sample;
   sample.load(p, unit, ranges, 16 * warp, lane);
   using Screen = LowBitScreen<T, kDim, kBits>;
-  const ScreenLane share = Screen::lane_of(p, lane);
-  Screen screen(p, unit, ranges, run, memory.unit.queries, memory.screened, memory.stages[warp], share);
+  const ScreenLane screen_lane = Screen::lane_of(p, lane);
+  Screen screen(p, unit, ranges, run, memory.unit.queries, memory.screened, memory.stages[warp], screen_lane);
   if (warp == kBlockWarps - 1) Screen::prepare(memory.screened, memory.unit.queries, lane);
   screen.load_ahead();
   float largest[kLargest];
   score_sample<kBlockWarps>(p, unit, memory.unit, ranges, sample, sees, scores, largest, memory.rows);
   Held held(p, ranges, run, memory.rows, memory.unit.entmax, screen.unit(),
-            held_scores + warp * held_score_bytes(p), share);
+            held_scores + warp * held_score_bytes(p), screen_lane);
   screen.screen(0, run.count, [&](int key, const float(&upper)[4]) { held.take(key, upper); });
   held.proposals().put(memory.best, 8 * warp);
   bound_rows(p, unit, sees, ranges.length, largest, memory);

@@ -295,7 +295,7 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, bool h
   };
 
   SegmentSums of_lane{-INFINITY, 0, 0, 0};  // of some of the segments, each in one lane
-  if (parts == 1) {
+  if (parts == 1) {                         // each warp reads all of them, and waits for none
     if (!has_row) return true;
     const Segment mine = load(0);
     const int end = sum_up_to(mine.sums.above, lane);

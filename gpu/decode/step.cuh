@@ -126,8 +126,8 @@ __device__ __forceinline__ void take_unit(const Step& p) {
   RememberedKeys<T, kDim> recalled;
   if constexpr (kRecalls) recalled.load(p, unit, ranges, memory.recent, warp, lane);
   using Screen = typename Memory::Screen;
-  const ScreenLane share = Screen::lane_of(p, lane);
-  Screen screen(p, unit, ranges, run, memory.unit.queries, memory.screened, memory.stages[warp], share);
+  const ScreenLane screen_lane = Screen::lane_of(p, lane);
+  Screen screen(p, unit, ranges, run, memory.unit.queries, memory.screened, memory.stages[warp], screen_lane);
   if (warp == kWarps - 1) Screen::prepare(memory.screened, memory.unit.queries, lane);
   if constexpr (kRecalls)
     recalled.score(memory.unit.queries, sees, memory.recent, memory.recent_scores, warp, lane);
@@ -135,6 +135,18 @@ __device__ __forceinline__ void take_unit(const Step& p) {
   float largest[kLargest];
   score_sample(p, unit, memory.unit, ranges, sample, sees, scores, largest, memory.rows);
 
+  // Screens tiles [begin, end) against the bounds: calls add(key, upper, wanted), as screen() does, with
+  // those that are above.
+  const auto screen_above = [&](int begin, int end, const auto& add) {
+    const float bound[2] = {memory.rows.bounds[screen_lane.row()] * screen.from_unit()[0],
+                            memory.rows.bounds[screen_lane.row() + 1] * screen.from_unit()[1]};
+    screen.screen(begin, end, [&](int key, const float(&upper)[4]) {
+      bool wanted[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) wanted[i] = !(upper[i] <= bound[i % 2]);  // a NaN is wanted
+      add(key, upper, wanted);
+    });
+  };
   // Scores what the warps have found above the bounds. listed: rescore_segment.
   const auto rescore = [&](const FoundKeys<kKept>& found, int listed) {
     const KeyShare mine(found.count(), __syncthreads_or(found.count() > kMany ? 1 : 0) != 0, memory.found);
@@ -171,15 +183,9 @@ __device__ __forceinline__ void take_unit(const Step& p) {
     raise_bounds(unit, memory.unit.entmax[warp], memory.recent_scores, largest, -INFINITY, memory.rows);
     __syncthreads();
     if (runs > 0) {
-      FoundKeys found(p, unit, segment, memory.kept[warp], share);
-      const float bound[2] = {memory.rows.bounds[share.row()] * screen.from_unit()[0],
-                              memory.rows.bounds[share.row() + 1] * screen.from_unit()[1]};
-      screen.screen(0, run.count, [&](int key, const float(&upper)[4]) {
-        bool wanted[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) wanted[i] = !(upper[i] <= bound[i % 2]);  // a NaN is wanted
-        found.add(key, wanted);
-      });
+      FoundKeys found(p, unit, segment, memory.kept[warp], screen_lane);
+      screen_above(0, run.count,
+                   [&](int key, const float(&)[4], const bool(&wanted)[4]) { found.add(key, wanted); });
       rescore(found, -1);
     }
   } else {
@@ -193,7 +199,7 @@ __device__ __forceinline__ void take_unit(const Step& p) {
     };
 
     Held held(p, ranges, run, memory.rows, memory.unit.entmax, screen.unit(),
-              held_scores + warp * held_score_bytes(p), share);
+              held_scores + warp * held_score_bytes(p), screen_lane);
     const int held_tiles = min(run.count, p.held_tiles);
     screen.screen(0, held_tiles, [&](int key, const float(&upper)[4]) { held.take(key, upper); });
     refine(held.proposals(), 0, true);
@@ -201,19 +207,14 @@ __device__ __forceinline__ void take_unit(const Step& p) {
       set_recent_state(p, unit.index, memory.state.after_wait());  // the team's blocks have read it
     if (runs > 0) {
       int listed = -1;
-      FoundKeys found(p, unit, segment, memory.kept[warp], share);
+      FoundKeys found(p, unit, segment, memory.kept[warp], screen_lane);
       if (run.most <= p.held_tiles) {
         held.visit(memory.rows,
                    [&](int key, unsigned wanted, const uint4& /*codes*/) { found.add(key, wanted); });
       } else {
-        Found list(p, unit, segment, share, held.proposals());
+        Found list(p, unit, segment, screen_lane, held.proposals());
         list_held(held, memory.rows, memory.unit.entmax, list);
-        const float bound[2] = {memory.rows.bounds[share.row()] * screen.from_unit()[0],
-                                memory.rows.bounds[share.row() + 1] * screen.from_unit()[1]};
-        screen.screen(held_tiles, run.count, [&](int key, const float(&upper)[4]) {
-          bool wanted[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) wanted[i] = !(upper[i] <= bound[i % 2]);  // a NaN is wanted
+        screen_above(held_tiles, run.count, [&](int key, const float(&upper)[4], const bool(&wanted)[4]) {
           list.add(key, upper, wanted, screen.unit());
         });
         refine(list.proposals(), 1, list.count() > kFew);

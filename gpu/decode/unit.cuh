@@ -253,7 +253,8 @@ __device__ __forceinline__ int sum_up_to(int value, int lane) {
   return value;
 }
 
-// The same of several a lane, as bits: the first of the lane's places.
+// Lists those of several keys a lane, as bits, that are wanted, in lane order: returns the first of the
+// lane's places, and adds to count.
 __device__ __forceinline__ int places_of(unsigned wanted, int lane, int& count) {
   const int end = count + sum_up_to(__popc(wanted), lane);
   count = __shfl_sync(kAllLanes, end, 31);
@@ -322,7 +323,7 @@ struct Scores {
 // from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. They begin
 // at `from`, a bound that is known; -inf where these keys do not raise it. The warp's lanes pass kScores
 // each, -inf for none. Sums of the lanes are of integers, for which there is one instruction: of f rounded
-// down, of its slope rounded up, so that a step is never too long.
+// down, of its slope rounded up, so that no step is too long by more than the slack covers.
 template <int kScores>
 __device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, float from) {
   float largest = -INFINITY;

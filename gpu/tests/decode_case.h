@@ -50,9 +50,9 @@ inline double as_stored(const DecodeOptions& o, double x, float scale) {
   return double{static_cast<float>(__nv_fp8_e4m3(static_cast<float>(x / double{scale})))} * double{scale};
 }
 
-// In each page one key has channels that lie about half way between two codes, on the side of the first
-// query's signs; all others are codes exactly. So its margin is needed, and is no other key's: its score by
-// codes is up to 3 below the largest of a thousand keys, the exact one above that. Of one key head.
+// All keys are codes exactly, but for one of each page. Its channels lie about half way between two codes, on
+// the side of the first query's signs. So its exact score is about 1 above that by codes, and only its own
+// margin says so. By codes it is 1 to 3 below the largest of a thousand keys. For caches of one key head.
 inline void put_between_codes(DecodeCase& c, const CounterRandom& random) {
   auto& cache = c.cache;
   const int64_t dim = cache.head_dim;
