@@ -7,6 +7,7 @@
 
 #include "analysis/counters.h"
 #include "analysis/decode_steps.h"
+#include "core/text.h"
 #include "experiments/cli/command.h"
 
 namespace splash::cli {
