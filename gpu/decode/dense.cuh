@@ -220,10 +220,14 @@ __device__ void attend_to_all(const Step& p, int index, const Team& team, DenseM
   team.sync();  // the next unit's scores overwrite these
 }
 
-// Units with rows that are left to the dense pass are dealt to the teams in turn.
+// Units with rows that are left to the dense pass are dealt to the teams in turn. Where steps have a memory,
+// the next one's first kernel may be launched before this one's wait: most blocks only leave it (step.cuh),
+// and the kernel behind it works faster, the longer it is after that launch (decision 0087). Teams that are
+// no clusters have another first kernel, which is short.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, dense_blocks_per_multiprocessor(kDim))
     dense_kernel(const __grid_constant__ Step p) {
+  if (p.recent != nullptr && p.is_cluster) entmax::let_next_kernel_start();
   entmax::wait_for_kernels_before();
   const int thread = static_cast<int>(threadIdx.x);
   bool any = false;

@@ -2,6 +2,7 @@
 // How a step begins: each block of a team reads what belongs to the unit, and scores the keys of head and
 // tail exactly.
 
+#include "gpu/arch/prefetch.cuh"
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 
@@ -151,14 +152,18 @@ __device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, 
   __syncthreads();
 }
 
-// Lists the keys of head and tail that are above each row's last bound, one row per warp, in one block of a
-// team.
-__device__ inline void list_sample(const Step& p, const Unit& unit, const Ranges& ranges,
-                                   const SampleScores& scores, const float (&bounds)[kRows]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
+// Lists the keys of head and tail that are above each row's last bound, in one block of a team, and asks for
+// their values. A warp has a row; of few rows, its head or its tail alone.
+template <class T, int kDim>
+__device__ __forceinline__ void list_sample(const Step& p, const Unit& unit, const Ranges& ranges,
+                                            const SampleScores& scores, const float (&bounds)[kRows]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = sampled_keys(ranges);
+  constexpr int kFewRows = kWarps / 2;
+  const bool is_shared = unit.rows <= kFewRows;
+  const int row = is_shared ? warp % kFewRows : warp;
 #pragma unroll 1
-  for (int is_tail = 0; is_tail < 2; ++is_tail) {
+  for (int is_tail = is_shared ? warp / kFewRows : 0; is_tail < 2; is_tail += is_shared ? 2 : 1) {
     const int segment = is_tail ? p.segments.count() - 1 : 0, at = unit.index * p.segments.count() + segment;
     const int begin = is_tail ? head_keys : 0, end = is_tail ? sampled : head_keys;
     const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
@@ -172,12 +177,14 @@ __device__ inline void list_sample(const Step& p, const Unit& unit, const Ranges
       if (score > bounds[row]) {
         const int64_t to = (list + place) * p.listed_rows + row;
         p.scores[to] = score;
-        p.row_keys[to] = (is_tail ? ranges.tail - head_keys : 0) + i;
+        const int key = (is_tail ? ranges.tail - head_keys : 0) + i;
+        p.row_keys[to] = key;
+        arch::prefetch<kDim* int{sizeof(T)}>(unit.in_page<T>(p, p.cache.values, unit.page(p, key), key));
       }
     }
     largest = arch::warp_max_or_nan(largest);
     if (lane == 0) p.found[int64_t{at} * kRows + row] = {largest, above};
-    if (threadIdx.x == 0) p.counts[at] = p.kept[at] = 0;
+    if (lane == 0 && row == 0) p.counts[at] = p.kept[at] = 0;
   }
 }
 

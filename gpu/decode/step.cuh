@@ -224,7 +224,7 @@ __device__ __forceinline__ void take_unit(const Step& p) {
       rescore(found, listed);
     }
   }
-  if (is_first) list_sample(p, unit, ranges, scores, memory.rows.bounds);
+  if (is_first) list_sample<T, kDim>(p, unit, ranges, scores, memory.rows.bounds);
   Team solving = team;
   if (kRecalls && !p.is_cluster) {  // none waits: the last block of the team goes on alone
     if (!arch::comes_last(p.barriers + kBarrierWords * (blockIdx.x / p.team) + 1, team.size)) return;
