@@ -2,7 +2,6 @@
 // How a step begins: each block of a team reads what belongs to the unit, and scores the keys of head and
 // tail exactly.
 
-#include "gpu/arch/prefetch.cuh"
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 
@@ -152,11 +151,10 @@ __device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, 
   __syncthreads();
 }
 
-// Lists the keys of head and tail that are above each row's last bound, in one block of a team, and asks for
-// their values. A warp has a row; of few rows, its head or its tail alone.
-template <class T, int kDim>
-__device__ __forceinline__ void list_sample(const Step& p, const Unit& unit, const Ranges& ranges,
-                                            const SampleScores& scores, const float (&bounds)[kRows]) {
+// Lists the keys of head and tail that are above each row's last bound, in one block of a team. A warp has a
+// row; of few rows, its head or its tail alone.
+__device__ inline void list_sample(const Step& p, const Unit& unit, const Ranges& ranges,
+                                   const SampleScores& scores, const float (&bounds)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = sampled_keys(ranges);
   constexpr int kFewRows = kWarps / 2;
@@ -177,9 +175,7 @@ __device__ __forceinline__ void list_sample(const Step& p, const Unit& unit, con
       if (score > bounds[row]) {
         const int64_t to = (list + place) * p.listed_rows + row;
         p.scores[to] = score;
-        const int key = (is_tail ? ranges.tail - head_keys : 0) + i;
-        p.row_keys[to] = key;
-        arch::prefetch<kDim* int{sizeof(T)}>(unit.in_page<T>(p, p.cache.values, unit.page(p, key), key));
+        p.row_keys[to] = (is_tail ? ranges.tail - head_keys : 0) + i;
       }
     }
     largest = arch::warp_max_or_nan(largest);

@@ -224,7 +224,7 @@ __device__ __forceinline__ void take_unit(const Step& p) {
       rescore(found, listed);
     }
   }
-  if (is_first) list_sample<T, kDim>(p, unit, ranges, scores, memory.rows.bounds);
+  if (is_first) list_sample(p, unit, ranges, scores, memory.rows.bounds);
   Team solving = team;
   if (kRecalls && !p.is_cluster) {  // none waits: the last block of the team goes on alone
     if (!arch::comes_last(p.barriers + kBarrierWords * (blockIdx.x / p.team) + 1, team.size)) return;
@@ -245,9 +245,10 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   take_unit<T, kDim, kBits, kRemembers ? Way::beside : Way::alone>(p);
 }
 
-// Before a step whose teams meet at barriers.
+// Before a step whose teams meet at barriers. One block: the step's blocks may be launched beside it.
 static __global__ void __launch_bounds__(kThreads) reset_barriers_kernel(uint32_t* barriers, int units) {
-  entmax::wait_for_kernels_before();
+  entmax::let_next_kernel_start();
+  entmax::wait_for_kernels_before_alone();
   for (int unit = static_cast<int>(threadIdx.x); unit < units; unit += kThreads)
     barriers[kBarrierWords * unit] = barriers[kBarrierWords * unit + 1] = 0;
 }

@@ -14,7 +14,7 @@ constexpr bool waits_for_kernels_before() {
 }
 
 // The halves of wait_for_kernels_before, for kernels that take them in the other order: one that may run
-// beside the previous one and waits at its end, and one that is done sooner than the next is launched.
+// beside the previous one and waits at its end, and those that are done sooner than the next is launched.
 __device__ __forceinline__ void wait_for_kernels_before_alone() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
