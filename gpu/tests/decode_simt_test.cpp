@@ -98,6 +98,19 @@ TEST_CASE("decode on the CPU: lengths, groups, pages, alphas and nasty keys") {
   }
 }
 
+TEST_CASE("decode on the CPU: of keys that are head and tail alone none is screened or counted") {
+  for (const int bits : {4, 0}) {
+    for (const int64_t group : {1, 4, 6}) {  // warps share rows, or have one each
+      CAPTURE(bits);
+      CAPTURE(group);
+      const DecodeCase c = decode_case({.lengths = {40, 16, 64}, .group = group, .bits = bits});
+      const StepResults results = run(c);
+      check_step_results(c, results);
+      for (const int32_t count : results.counts) CHECK(count == 0);
+    }
+  }
+}
+
 TEST_CASE("decode on the CPU: a row's best key bounds it, wherever in a tile it lies") {
   for (const int bits : {4, 8}) {
     CAPTURE(bits);
