@@ -221,9 +221,9 @@ __device__ void attend_to_all(const Step& p, int index, const Team& team, DenseM
 }
 
 // Units with rows that are left to the dense pass are dealt to the teams in turn. Where steps have a memory,
-// the next one's first kernel may be launched before this one's wait: most blocks only leave it (step.cuh),
-// and the kernel behind it works faster, the longer it is after that launch (decision 0087). Teams that are
-// no clusters have another first kernel, which is short.
+// the next one's first kernel may be launched before this one's wait. If units recall, its blocks only leave
+// (step.cuh), and steps in a row take less time by that launch. Where teams are no clusters they take more
+// (decision 0087).
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, dense_blocks_per_multiprocessor(kDim))
     dense_kernel(const __grid_constant__ Step p) {

@@ -245,7 +245,8 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   take_unit<T, kDim, kBits, kRemembers ? Way::beside : Way::alone>(p);
 }
 
-// Before a step whose teams meet at barriers. One block: the step's blocks may be launched beside it.
+// Before a step whose teams meet at barriers. It is one block, so the step's blocks have room beside it and
+// may be launched before its wait.
 static __global__ void __launch_bounds__(kThreads) reset_barriers_kernel(uint32_t* barriers, int units) {
   entmax::let_next_kernel_start();
   entmax::wait_for_kernels_before_alone();

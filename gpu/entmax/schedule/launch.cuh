@@ -13,8 +13,9 @@ constexpr bool waits_for_kernels_before() {
   return false;
 }
 
-// The halves of wait_for_kernels_before, for kernels that take them in the other order: one that may run
-// beside the previous one and waits at its end, and those that are done sooner than the next is launched.
+// The halves of wait_for_kernels_before, for kernels that take them in the other order. One may run beside
+// the previous kernel, and waits at its end. Others let the next one be launched while they wait: its blocks
+// begin with a wait of their own.
 __device__ __forceinline__ void wait_for_kernels_before_alone() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
