@@ -110,7 +110,7 @@ TEST_CASE("a recounted record has calls of forward and backward, counted from th
     CHECK(of_backward == doctest::Approx(8 * entries * static_cast<double>(kernel.shape.head_dim)));
     CHECK(kernel.flops > of_backward);
     CHECK(kernel.launches == static_cast<int>(kernel.all.size()));
-    CHECK(kernel.launches == 2 + 10 + 3);
+    CHECK(kernel.launches == 2 + 4 + 3);
     const double share = report.find("roof_share")->numbers[row];
     CHECK(share > 0);
     CHECK(share < 1.05);

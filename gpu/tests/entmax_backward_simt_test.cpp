@@ -13,8 +13,6 @@
 #include "gpu/entmax/backward/bias.cu"
 #include "gpu/entmax/backward/columns.cu"
 #include "gpu/entmax/backward/heads.cu"
-#include "gpu/entmax/backward/long_columns.cu"
-#include "gpu/entmax/backward/long_rows.cu"
 #include "gpu/entmax/backward/places.cu"
 #include "gpu/entmax/backward/rows.cu"
 
@@ -201,6 +199,18 @@ TEST_CASE("entmax backward on the CPU: so many keys with many entries that none 
 TEST_CASE("entmax backward on the CPU: more rows a key than a scan tells apart, and one that all attend to") {
   Case c = make_case(entmax_spec({1, 8, 1, 4200, 90, 8}, 1.5), Dtype::bf16);  // 33,600 rows a key
   draw_support(c, 2, 2, {3});  // of each other key some 750, in one part; the one is cut into 33
+  check_against_oracle(c);
+}
+
+TEST_CASE("entmax backward on the CPU: rows with many entries among those of each slice") {
+  const int64_t rows = 1100;  // 1024 are a slice
+  Case c = make_case(entmax_spec({1, 1, 1, rows, 300, 8}, 1.5), Dtype::f32);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t count = row % 40 == 9 ? 140 : 2;  // more than 128 get a block
+    for (int64_t i = 0; i < count; ++i)
+      c.support.add((row + 2 * i) % 300, 0.01F * static_cast<float>(1 + (row + i) % 97));
+    c.support.end_row();
+  }
   check_against_oracle(c);
 }
 

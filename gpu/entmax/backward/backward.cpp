@@ -48,6 +48,10 @@ BackwardProblem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_
   p.keys = static_cast<uint32_t>(s.batch * s.kv_heads * s.kv_len);
   p.scale = static_cast<float>(spec.score_scale());
   p.rows_a_key = p.group * p.q_len;
+  const RowSlices slices(s);
+  p.slice_bits = slices.bits;
+  p.slices = slices.count;
+  p.key_stride = round_up(p.keys, 4);
   const int row_bits = std::max(1, static_cast<int>(std::bit_width(p.rows_a_key - 1)));
   p.p_bits = (64 - row_bits) / 2;
   p.ds_bits = 64 - row_bits - p.p_bits;
@@ -87,7 +91,8 @@ int64_t lay_out(BackwardProblem& p, Dtype dtype, int64_t capacity, const Attenti
   take(p.column_parts, most_column_parts(capacity));
   take(p.counters, 1);
   take(p.key_blocks, ceil_div(p.keys, kKeyBlock) + 1);
-  take(p.key_places, round_up(p.keys, 4));
+  take(p.key_places, int64_t{p.slices} * p.key_stride);
+  take(p.ranks, capacity);
   p.entries = take_bytes(capacity * entry_bytes(dtype));
   take(p.partials, most_partials(capacity) * 16 * lanes);
   const int64_t dense_rows = int64_t{p.rows} / p.q_len * p.dense.tiles * kDenseTile;

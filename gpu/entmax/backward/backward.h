@@ -46,10 +46,10 @@ struct BackwardArguments {
   Tuning tuning{};  // not looked up: see tuned_for
 };
 
-// The workspace's bytes: 9.1 (float32: 13.1) per entry of the capacity, one more where head_dim is above 64
-// and three where it is above 128, 20 per query row and 4 per key over all heads; with sinks 4 per query row;
-// with a bias 4 per entry and 8 per bias; with unstored rows also 4 head_dim + 20 per query row. Throws
-// InvalidArgument as enqueue_backward does.
+// The workspace's bytes: 11.1 (float32: 15.1) per entry of the capacity, one more where head_dim is above 64
+// and three where it is above 128, 20 per query row and 4 per key and slice of its rows (RowSlices,
+// problem.h) over all heads; with sinks 4 per query row; with a bias 4 per entry and 8 per bias; with
+// unstored rows also 4 head_dim + 20 per query row. Throws InvalidArgument as enqueue_backward does.
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows = false, const Tuning& tuning = {});
 

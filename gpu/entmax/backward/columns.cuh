@@ -1,5 +1,5 @@
 #pragma once
-// What the kernels of the column pass share: a lane's sums of a key, and how the groups of a block walk
+// What the parts of the column pass share: a lane's sums of a key, and how the groups of a block walk
 // through entries.
 
 #include "gpu/entmax/backward/entry.cuh"
@@ -8,12 +8,6 @@
 namespace splash::gpu::entmax::backward {
 
 constexpr int kColumnThreads = 128, kColumnBlocks = 5;  // per SM
-
-// How many entries come before the key's, over all keys.
-__device__ __forceinline__ uint32_t begin_of(const BackwardProblem& p, uint32_t key) {
-  return key < p.keys ? p.key_blocks[key / kKeyBlock] + p.key_places[key]
-                      : p.key_blocks[(p.keys + kKeyBlock - 1) / kKeyBlock];
-}
 
 // A lane's part of a key's dV and dK.
 struct ColumnSum {

@@ -59,9 +59,15 @@ __device__ StoredEntry<T>* entries_of(const BackwardProblem& p) {
   return static_cast<StoredEntry<T>*>(p.entries);
 }
 
-// Takes a place among the key's entries that no other entry gets.
-__device__ __forceinline__ uint32_t take_place(const BackwardProblem& p, uint32_t key) {
-  return p.key_blocks[key / kKeyBlock] + atomicSub(&p.key_places[key], 1u) - 1;
+// How many entries come before the key's, over all keys; and before those of a slice of its rows.
+__device__ __forceinline__ uint32_t begin_of(const BackwardProblem& p, uint32_t key, uint32_t slice = 0) {
+  return key < p.keys ? p.key_blocks[key / kKeyBlock] + p.key_places[slice * p.key_stride + key]
+                      : p.key_blocks[(p.keys + kKeyBlock - 1) / kKeyBlock];
+}
+// The first of the key's entries whose slice is the row's or a later one. row: among the key's.
+__device__ __forceinline__ uint32_t begin_of_row(const BackwardProblem& p, uint32_t key, uint32_t row) {
+  const uint32_t slice = row >> p.slice_bits;
+  return slice < p.slices ? begin_of(p, key, slice) : begin_of(p, key + 1);
 }
 
 }  // namespace splash::gpu::entmax::backward

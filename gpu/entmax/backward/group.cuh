@@ -50,7 +50,10 @@ struct Group {
   static constexpr int kGroups = 32 / kLanes;                       // of a warp
   static constexpr int kCopies = kLanes / kChunk;                   // lanes that own the same entry
   static constexpr int kFlight = std::is_same_v<T, float> ? 2 : 4;  // rows in flight
-  int lane;                                                         // in the group
+  // Whether what no group of the warp has left is left out of a flight. Where a warp has two groups or one,
+  // it costs more than it saves.
+  static constexpr bool kLeavesOut = kGroups > 2;
+  int lane;  // in the group
   uint32_t head_dim;
 
   __device__ explicit Group(const BackwardProblem& p) : lane(threadIdx.x % kLanes), head_dim(p.head_dim) {}
@@ -102,10 +105,13 @@ struct Group {
   struct Flight {
     Packed<T> rows[kFlight];
   };
-  __device__ Flight start(const char* part, uint32_t row, int first = 0) const {
+  __device__ Flight start(const char* part, uint32_t row, uint32_t most, int first = 0) const {
     Flight flight;
 #pragma unroll
-    for (int i = 0; i < kFlight; ++i) flight.rows[i] = load(part, from_owner(row, first + i));
+    for (int i = 0; i < kFlight; ++i) {
+      const uint32_t of_entry = from_owner(row, first + i);
+      if (i == 0 || is_left(first + i, most)) flight.rows[i] = load(part, of_entry);
+    }
     return flight;
   }
 
@@ -115,9 +121,10 @@ struct Group {
 #pragma unroll
     for (int first = 0; first < kChunk; first += kFlight) {
       if (first >= static_cast<int>(most)) break;
-      const Flight flight = start(part, row, first);
+      const Flight flight = start(part, row, most, first);
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
+        if (!is_left(first + i, most)) break;
         float x[8];
         unpack(flight.rows[i], x);
 #pragma unroll
@@ -133,9 +140,10 @@ struct Group {
 #pragma unroll
     for (int first = 0; first < kChunk; first += kFlight) {
       if (first >= static_cast<int>(most)) break;
-      if (first > 0) flight = start(part, row, first);
+      if (first > 0) flight = start(part, row, most, first);
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
+        if (!is_left(first + i, most)) break;
         const float w = from_owner(weight, first + i);
         float x[8];
         unpack(flight.rows[i], x);
@@ -153,6 +161,9 @@ struct Group {
   }
 
  private:
+  static __device__ bool is_left(int entry, uint32_t most) {
+    return !kLeavesOut || entry < static_cast<int>(most);
+  }
   __device__ uint32_t row_bytes() const {
     return head_dim * static_cast<uint32_t>(sizeof(T));
   }

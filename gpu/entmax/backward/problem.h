@@ -2,7 +2,7 @@
 // The argument of backward's kernels, passed by value, and the order in which they run. Compiles without
 // nvcc.
 //
-//   place_entries    counts each key's entries: so it knows where they begin when entries are ordered by key
+//   place_entries    counts each key's entries: so it knows where each goes when entries are ordered by key
 //   compute_rows     one pass over the rows: g = <dO, v>, delta, ds, dQ; writes (row, p, ds) by key
 //     compute_dense_rows     those that are not stored, where forward left some to dense products
 //   compute_columns  one pass over the keys: dK and dV
@@ -10,12 +10,17 @@
 //   sum_heads        dL/dalpha, and dL/dsink, of each head from those of its rows
 //   sum_bias         dL/dbias of each head and distance from the entries' dL/dscore
 //
-// The entries of a key arrive in any order (atomicSub). compute_columns sorts them by row before it sums
-// them, so every sum has one fixed order.
+// The rows that may attend to a key are cut into slices. A key's entries lie slice after slice, and inside a
+// slice in any order: compute_columns sorts them by row before it sums them, so every sum has one fixed
+// order.
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/round.h"
+#include "core/shape.h"
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/arguments/distance_bias.h"
 #include "gpu/entmax/arguments/dropout.h"
@@ -26,12 +31,18 @@ namespace splash::gpu::entmax::backward {
 
 constexpr int kRowTile = 32;      // rows of one head that are sorted by length
 constexpr int kLongRow = 128;     // a row with more entries gets a block of its own
-constexpr int kKeyBlock = 4096;   // keys that share a prefix sum of their numbers of entries
+constexpr int kKeyBlock = 1024;   // keys that share a prefix sum of their numbers of entries
 constexpr int kColumnTile = 512;  // keys and entries, counted together, that a block takes at a time
 constexpr int kLongColumn = 512;  // a key with more entries is summed by blocks of its own
 constexpr int kRowWindow = 1024;  // rows that such a block takes at a time
-// Of kernels whose blocks loop, as only the device knows the number of entries.
-constexpr int kMostBlocks = 4096, kMostLongBlocks = 1024;  // the second: for keys with many entries
+// Blocks that loop, as only the device knows the number of entries: of columns, and of rows with many
+// entries.
+constexpr int kMostBlocks = 4096, kMostLongRowBlocks = 528;
+
+// How entries are counted: a block takes a window of keys of a key head and a slice of its rows.
+constexpr int kCountKeys = 16384;                         // keys of a window
+constexpr int kLeastSliceBits = 10, kMostSliceBits = 15;  // a key's entries of a slice are counted in 16 bits
+constexpr int64_t kCountBlocks = 144;  // at least so many are wanted: one an SM of a Hopper GPU
 
 // Of a StoredEntry (entry.cuh).
 constexpr int64_t entry_bytes(Dtype dtype) {
@@ -47,11 +58,13 @@ struct alignas(16) RowSlot {
 
 struct Counters {
   uint32_t long_rows, long_columns, column_parts, partials;
+  uint32_t key_blocks;  // whose numbers of entries are known
 };
 
 // A key with more than kLongColumn entries, whose rows are cut into parts (RowParts of long_columns.cuh).
 struct LongColumn {
   uint32_t key, first_part, parts, first_partial;  // first_partial: where parts > 1
+  uint32_t summed;                                 // of the parts
 };
 // The partial sums of all such keys that have several parts. Such a key has n >= 2 * kRowWindow entries, and
 // a part at least four fifths of kRowWindow entries of n in the mean, or two thirds and whole windows: at
@@ -62,6 +75,21 @@ constexpr int64_t most_partials(int64_t capacity) {
 constexpr int64_t most_column_parts(int64_t capacity) {
   return most_partials(capacity) + capacity / kLongColumn;
 }
+
+// The rows that may attend to a key, cut into slices of 1 << bits: at least as many as give kCountBlocks
+// blocks, where these are not too short.
+struct RowSlices {
+  int bits;
+  uint32_t count;
+
+  explicit RowSlices(const AttentionShape& s) {
+    const int64_t rows = s.group() * s.q_len, heads = ceil_div(s.kv_len, kCountKeys) * s.batch * s.kv_heads,
+                  wanted = std::max<int64_t>(1, kCountBlocks / heads);
+    bits = std::clamp(static_cast<int>(std::bit_width(static_cast<uint64_t>(rows / wanted))) - 1,
+                      kLeastSliceBits, kMostSliceBits);
+    count = static_cast<uint32_t>(((rows - 1) >> bits) + 1);
+  }
+};
 
 struct BackwardProblem {
   const void *q = nullptr, *k = nullptr, *v = nullptr, *d_out = nullptr;
@@ -76,8 +104,11 @@ struct BackwardProblem {
   uint32_t alphas = 1;
   uint32_t tiles_a_head = 1;  // row tiles
   int64_t row_tiles = 1;
-  uint32_t rows = 1, keys = 1;    // over batch and heads
-  uint32_t rows_a_key = 1;        // rows that may attend to a key: group * q_len
+  uint32_t rows = 1, keys = 1;  // over batch and heads
+  uint32_t rows_a_key = 1;      // rows that may attend to a key: group * q_len
+  uint32_t slices = 1;          // of them, each of 1 << slice_bits rows
+  int slice_bits = kLeastSliceBits;
+  int64_t key_stride = 0;         // of key_places
   uint32_t long_parts = 1;        // of a key with many entries, at most
   int p_bits = 31, ds_bits = 32;  // of an entry of 8 bytes; the row takes the others
   float scale = 1;
@@ -91,10 +122,12 @@ struct BackwardProblem {
   uint32_t* column_parts = nullptr;    // [most_column_parts(capacity)]: of which long column each is
   Counters* counters = nullptr;        // [1]
   uint32_t* key_blocks = nullptr;      // [blocks of keys + 1]: entries before each; last, all
-  // [keys]: first, how many entries the key has; then the end of its range, relative to its key_blocks. Each
-  // entry that arrives lowers it by 1 (take_place), so after the row pass it is the range's begin.
+  // [slices, key_stride]: first, how many entries of the slice's rows the key has; then where these
+  // begin, relative to its key_blocks.
   uint32_t* key_places = nullptr;
-  void* entries = nullptr;    // [capacity], key after key
+  // [capacity], as support.columns: how many entries of its key and slice were counted before the entry.
+  uint16_t* ranks = nullptr;
+  void* entries = nullptr;    // [capacity], key after key, slice after slice
   float* partials = nullptr;  // [most_partials(capacity), 16, lanes of a group]
 
   // What modifies scores and probabilities (row_gradient.cuh).

@@ -1,32 +1,33 @@
 // The row pass. A group of lanes takes a query row: it gathers the rows of V, then those of K, that the row's
 // entries name. The groups of a warp all loop as often as the longest of their rows needs, so place_rows
-// (places.cu) gave them rows of about the same length. Rows with more than kLongRow entries are deferred to
-// long_rows.cu.
+// (places.cu) gave them rows of about the same length. Rows with more than kLongRow entries get a block each
+// (long_rows.cuh): the first blocks take them, so that none is left with one at the end.
 
-#include "gpu/entmax/backward/entry.cuh"
-#include "gpu/entmax/backward/group.cuh"
-#include "gpu/entmax/backward/long_rows.h"
-#include "gpu/entmax/backward/row_gradient.cuh"
+#include <algorithm>
+
+#include "gpu/entmax/backward/long_rows.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kRowThreads = 128, kRowWarps = kRowThreads / 32;
+constexpr int kRowWarps = kRowThreads / 32;
+
+template <class T, int kLanes>
+using RowProducts = float[kRowWarps][Group<T, kLanes>::kGroups][kLongRow];  // g
 
 __device__ void zero(float (&x)[8]) {
 #pragma unroll
   for (int d = 0; d < 8; ++d) x[d] = 0;
 }
 
-// Modifications: Modified or Unmodified.
+// kLanes warps take a tile, each group a row.
 template <class T, int kLanes, class Modifications>
-__global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_constant__ BackwardProblem p) {
-  wait_for_kernels_before();
+__device__ __forceinline__ void tile_gradients(const BackwardProblem& p, int64_t warp,
+                                               RowProducts<T, kLanes>& products) {
   using Lanes = Group<T, kLanes>;
-  __shared__ float products[kRowWarps][Lanes::kGroups][kLongRow];  // g
-  const int64_t warp = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32, tile = warp / kLanes;
-  if (tile >= p.row_tiles) return;  // kLanes warps per tile, one row per group
+  const int64_t tile = warp / kLanes;
+  if (tile >= p.row_tiles) return;
 
   const RowSlot slot = p.row_slots[warp * Lanes::kGroups + threadIdx.x % 32 / kLanes];
   const RowTile rows(p, tile);
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     uint32_t key;
     float excess;
   };
-  const uint32_t first_key = rows.head / p.group * p.kv_len;
+  const uint32_t first_key = rows.head / p.group * p.kv_len, slice = row % p.rows_a_key >> p.slice_bits;
   const auto read_own = [&](uint32_t base) -> Own {  // past the last entry: the last one
     if (n == 0) return {first_key, 0};
     const int64_t at = slot.pool + min(base + lanes.owned(), n - 1);
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   if (most > 0) {
     float d_out[8];
     lanes.read_vector(p.d_out, writes ? row : 0, d_out);
-    flight = lanes.start(keys, first_own.key);
+    flight = lanes.start(keys, first_own.key, most);
     Own next = first_own;
     for (uint32_t base = 0; base < most; base += kChunk) {
       const Own own = next;
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     const bool leaves = mine < n && lanes.first_copy();
     Entry entry{row % p.rows_a_key, 0, 0};
     uint32_t place = 0;
-    if (leaves) place = take_place(p, own.key);  // issued early: arrives while ds is computed
+    if (leaves)  // read early: there when ds is computed
+      place = begin_of(p, own.key, slice) + p.ranks[slot.pool + mine];
     if (mine < n) {
       const Weights x = entmax(own.excess);
       entry.p = gradient.probability(x) * modifications.weight(own.key - first_key);
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     }
     lanes.add_rows(flight, keys, own.key, entry.ds, most - base, d_q);
     if (leaves) entries_of<T>(p)[place] = {p, entry};
-    if (more) flight = lanes.start(keys, next.key);
+    if (more) flight = lanes.start(keys, next.key, most - base - kChunk);
   }
   if (n == 0) zero(d_q);  // 0 times a key outside the support may be NaN
   if (writes) lanes.store(p.d_q, row, d_q);
@@ -118,16 +120,36 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   if (writes && lanes.lane == 0) p.row_alphas[row] = d_alpha;
 }
 
+// Modifications: Modified or Unmodified. long_blocks: those that take rows with many entries.
+template <class T, int kLanes, class Modifications>
+__global__ void __launch_bounds__(kRowThreads, 6)
+    row_gradients(const __grid_constant__ BackwardProblem p, const uint32_t long_blocks) {
+  wait_for_kernels_before();
+  __shared__ union {
+    RowProducts<T, kLanes> products;
+    LongRow<kLanes> of_long_row;
+  } shared;
+  if (blockIdx.x >= long_blocks) {
+    const int64_t warp = int64_t{blockIdx.x - long_blocks} * kRowWarps + static_cast<int>(threadIdx.x) / 32;
+    tile_gradients<T, kLanes, Modifications>(p, warp, shared.products);
+    return;
+  }
+  const uint32_t rows = p.counters->long_rows;
+  for (uint32_t i = blockIdx.x; i < rows; i += long_blocks)
+    long_row_gradient<T, kLanes, Modifications>(p, p.long_rows[i], shared.of_long_row);
+}
+
 }  // namespace
 
 void compute_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
-    const auto blocks = static_cast<unsigned>((p.row_tiles * kLanes + kRowWarps - 1) / kRowWarps);
+    const auto blocks = static_cast<uint32_t>((p.row_tiles * kLanes + kRowWarps - 1) / kRowWarps),
+               long_blocks = static_cast<uint32_t>(
+                   std::min<int64_t>(p.support.capacity / kLongRow + 1, kMostLongRowBlocks));
     const auto kernel =
         p.modified() ? row_gradients<T, kLanes, Modified> : row_gradients<T, kLanes, Unmodified>;
-    launch("row_gradients", kernel, blocks, kRowThreads, stream, p);
+    launch("row_gradients", kernel, long_blocks + blocks, kRowThreads, stream, p, long_blocks);
   });
-  compute_long_rows(p, dtype, stream);
 }
 
 }  // namespace splash::gpu::entmax::backward

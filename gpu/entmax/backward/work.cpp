@@ -1,5 +1,4 @@
-// Repeats the grids that places.cu, rows.cu, long_rows.cu, columns.cu, long_columns.cu and dense.cpp launch,
-// and counts their work.
+// Repeats the grids that places.cu, rows.cu, columns.cu and dense.cpp launch, and counts their work.
 
 #include "gpu/entmax/backward/work.h"
 
@@ -12,14 +11,13 @@
 namespace splash::gpu::entmax {
 namespace {
 
-using backward::kColumnTile, backward::kDenseTile, backward::kKeyBlock, backward::kLongColumn,
-    backward::kLongRow, backward::kMostBlocks, backward::kMostLongBlocks, backward::kRowTile,
-    backward::RowSlot;
+using backward::kColumnTile, backward::kCountKeys, backward::kDenseTile, backward::kKeyBlock,
+    backward::kLongRow, backward::kMostBlocks, backward::kMostLongRowBlocks, backward::kRowTile,
+    backward::RowSlices, backward::RowSlot;
 
-constexpr int64_t kPlaceThreads = 256, kCountThreads = 1024, kCountKeys = 16384, kCountRows = 65535,
-                  kRowThreads = 128, kLongRowThreads = 256, kColumnThreads = 128, kScanThreads = 1024,
+constexpr int64_t kPlaceThreads = 256, kCountThreads = 1024, kRowThreads = 128, kColumnThreads = 128,
                   kDenseThreads = 256, kDenseRows = 128, kMostGathering = 512;
-constexpr int64_t kPlace = 4, kOffset = 8, kCount = 4, kColumn = 4, kExcess = 4;  // bytes
+constexpr int64_t kPlace = 4, kRank = 2, kOffset = 8, kCount = 4, kColumn = 4, kExcess = 4;  // bytes
 
 struct BackwardSizes {
   BackwardSizes(const AttentionSpec& spec, Dtype dtype, int64_t of_support)
@@ -54,25 +52,17 @@ BackwardKernel kernel_of(const char* name, int64_t blocks, int64_t threads, doub
   return kernel;
 }
 
-int64_t count_blocks(const BackwardSizes& s, const DeviceInfo& device) {
-  const int64_t rows_a_key = s.shape.group() * s.shape.q_len, windows = ceil_div(s.shape.kv_len, kCountKeys);
-  const int64_t wanted = device.multiprocessors / (windows * s.key_heads) + 1,
-                most = rows_a_key / kCountThreads + 1, least = rows_a_key / kCountRows + 1;
-  return s.key_heads * windows * std::max(std::min(wanted, most), least);
-}
-
-void add_places(const BackwardSizes& s, const DeviceInfo& device, std::vector<BackwardKernel>& kernels) {
-  const int64_t key_blocks = ceil_div(s.keys, kKeyBlock), places = s.keys * kPlace,
-                row_facts = s.rows * (kOffset + kCount), columns = s.entries * kColumn;
-  const int64_t slots = s.row_tiles * kRowTile * static_cast<int64_t>(sizeof(RowSlot));
-  kernels.push_back(
-      kernel_of("clear_counts", std::min<int64_t>(key_blocks, kMostBlocks), kPlaceThreads, 0, places));
-  kernels.push_back(kernel_of("place_rows", ceil_div(s.row_tiles * kRowTile, kPlaceThreads), kPlaceThreads, 0,
-                              row_facts + slots, row_facts));
-  kernels.push_back(kernel_of("count_entries", count_blocks(s, device), kCountThreads, 0,
-                              row_facts + columns + 2 * places, row_facts + columns));
-  kernels.push_back(kernel_of("place_keys", key_blocks, kKeyBlock / 4, 0, 2 * places));
-  kernels.push_back(kernel_of("place_key_blocks", 1, kScanThreads, 0, 2 * key_blocks * kPlace));
+void add_places(const BackwardSizes& s, std::vector<BackwardKernel>& kernels) {
+  const int64_t slices = RowSlices(s.shape).count, windows = ceil_div(s.shape.kv_len, kCountKeys),
+                places = slices * s.keys * kPlace, row_facts = s.rows * (kOffset + kCount),
+                columns = s.entries * kColumn, ranks = s.entries * kRank,
+                slots = s.row_tiles * kRowTile * static_cast<int64_t>(sizeof(RowSlot));
+  kernels.push_back(kernel_of("count_entries", s.key_heads * windows * slices, kCountThreads, 0,
+                              row_facts + columns + ranks + places, row_facts + columns));
+  const int64_t key_blocks = ceil_div(s.keys, kKeyBlock),
+                row_blocks = ceil_div(s.row_tiles * kRowTile, kPlaceThreads);
+  kernels.push_back(kernel_of("place_keys_and_rows", key_blocks + row_blocks, kPlaceThreads, 0,
+                              3 * places + 2 * key_blocks * kPlace + row_facts + slots, row_facts));
 }
 
 void add_rows(const BackwardSizes& s, std::vector<BackwardKernel>& kernels) {
@@ -81,13 +71,14 @@ void add_rows(const BackwardSizes& s, std::vector<BackwardKernel>& kernels) {
                 slots = s.rows * static_cast<int64_t>(sizeof(RowSlot));
   const int64_t tensors = 2 * s.rows * s.vector_bytes;                       // dO and dQ
   const int64_t touched = 2 * std::min(s.entries, s.keys) * s.vector_bytes;  // of K and V, at most
-  // V and K of each entry; column and excess in both passes; the entry written to its key's place, and the
-  // atomic that takes the place.
-  const int64_t asked = slots + tensors + s.entries * (2 * s.vector_bytes + s.entry + 2 * kPlace) + 2 * store;
-  kernels.push_back(kernel_of("row_gradients", ceil_div(s.row_tiles * s.lanes, kRowThreads / 32), kRowThreads,
+  // V and K of each entry; column, excess and rank in both passes; the entry written to its key's place, and
+  // where the key's slice begins.
+  const int64_t asked =
+      slots + tensors + s.entries * (2 * s.vector_bytes + s.entry + kPlace + 2 * kRank) + 2 * store;
+  const int64_t long_blocks = std::min<int64_t>(s.capacity / kLongRow + 1, kMostLongRowBlocks);
+  kernels.push_back(kernel_of("row_gradients",
+                              long_blocks + ceil_div(s.row_tiles * s.lanes, kRowThreads / 32), kRowThreads,
                               4 * entries * d, asked, tensors + touched + store));
-  kernels.push_back(kernel_of(
-      "long_row_gradients", std::min<int64_t>(s.capacity / kLongRow + 1, kMostBlocks / 4), kLongRowThreads));
 }
 
 void add_columns(const BackwardSizes& s, std::vector<BackwardKernel>& kernels) {
@@ -95,14 +86,9 @@ void add_columns(const BackwardSizes& s, std::vector<BackwardKernel>& kernels) {
   const int64_t written = 2 * s.keys * s.vector_bytes;                       // dK and dV
   const int64_t touched = 2 * std::min(s.entries, s.rows) * s.vector_bytes;  // of Q and dO, at most
   const int64_t asked = written + s.entries * (2 * s.vector_bytes + s.entry) + s.keys * kPlace;
-  kernels.push_back(kernel_of("sum_columns",
-                              std::min<int64_t>((s.capacity + s.keys) / kColumnTile + 1, kMostBlocks),
-                              kColumnThreads, 4 * entries * d, asked, written + touched));
-  if (s.capacity <= kLongColumn) return;
-  const int64_t parts = std::min<int64_t>(backward::most_column_parts(s.capacity), kMostLongBlocks),
-                columns = std::min<int64_t>(s.capacity / kLongColumn, kMostLongBlocks);
-  kernels.push_back(kernel_of("sum_long_columns", parts, kColumnThreads));
-  kernels.push_back(kernel_of("finish_long_columns", columns, kColumnThreads));
+  const int64_t work = (s.capacity + s.keys) / kColumnTile + 1 + backward::most_column_parts(s.capacity);
+  kernels.push_back(kernel_of("sum_columns", std::min<int64_t>(work, kMostBlocks), kColumnThreads,
+                              4 * entries * d, asked, written + touched));
 }
 
 BackwardKernel dense_kernel(const char* name, int64_t heads, int64_t length, const DeviceInfo& device) {
@@ -125,7 +111,7 @@ std::vector<BackwardKernel> backward_kernels(const AttentionSpec& spec, Dtype dt
     throw InvalidArgument("the support has " + std::to_string(entries) + " entries; allowed: 0 or more");
   const BackwardSizes sizes(spec, dtype, entries);
   std::vector<BackwardKernel> kernels;
-  add_places(sizes, device, kernels);
+  add_places(sizes, kernels);
   add_rows(sizes, kernels);
   if (dense) add_dense_rows(sizes, device, kernels);
   add_columns(sizes, kernels);
