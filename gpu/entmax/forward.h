@@ -12,6 +12,8 @@
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/arguments/mask_tables.h"
+#include "gpu/entmax/support/notice.h"
+#include "gpu/entmax/support/store_header.h"
 #include "gpu/entmax/support/support.h"
 #include "gpu/entmax/tuning.h"
 
@@ -64,6 +66,9 @@ struct ForwardArguments {
                          // for rows with a score of NaN or +inf; or null
   Support support{};     // where columns is null, nothing is stored
   StoredRows stored = StoredRows::all;  // rows left out have an offset of -1 and a count of 0
+  // Where rows are left out, the header of the store that support is of; else begin_store writes it before.
+  StoreBegin begin{};
+  NoticeWord notice{};  // tells the host how many entries were to be stored
   // Where the rows left out are listed: [batch * q_heads, q_len], [batch * q_heads]; null: in the workspace.
   int *unstored_queries = nullptr, *unstored_counts = nullptr;
   void* workspace = nullptr;  // forward_workspace_bytes, 256-byte aligned, contents undefined

@@ -35,6 +35,7 @@
 #include "gpu/entmax/checks.h"
 #include "gpu/entmax/forward.h"
 #include "gpu/entmax/rows/rows.h"
+#include "gpu/entmax/support/notice.h"
 #include "python/bindings/repeated_calls.h"
 #endif
 
@@ -109,12 +110,13 @@ class DeviceProblem {
   }
 
   // all_rows: rows with broad supports are stored too, else left to backward's dense products. store: of
-  // store_bytes, or 0, where nothing is kept.
+  // store_bytes, or 0, where nothing is kept. notice: learns how many entries were to be stored; or null.
   void forward(bool all_rows, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t out,
                uintptr_t store, int64_t store_bytes, uintptr_t workspace, uintptr_t stream_address,
-               const Tables& tables = {}) const {
+               const Tables& tables, const entmax::Notice* notice) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
+    const bool leaves_rows = may_leave_rows_ && !all_rows;
     entmax::ForwardArguments arguments{
         .q = at(q),
         .k = at(k),
@@ -127,14 +129,19 @@ class DeviceProblem {
         .sinks = at<const float>(tables[2]),
         .dropout_seed = at<const uint64_t>(tables[3]),
         .bias = at<const float>(tables[4]),
-        .stored = may_leave_rows_ && !all_rows ? entmax::StoredRows::sparse : entmax::StoredRows::all,
+        .stored = leaves_rows ? entmax::StoredRows::sparse : entmax::StoredRows::all,
         .workspace = at(workspace),
         .stream = stream,
         .tuning = tuning_};
+    if (notice != nullptr) arguments.notice = notice->word();
     float* taken = at<float>(workspace + static_cast<uintptr_t>(alphas_place()));
     if (store != 0) {
       const entmax::Store parts(spec_.shape, at(store), store_bytes);
-      entmax::begin_store(parts, key_, stream);
+      if (leaves_rows) {
+        arguments.begin = {parts.header, entmax::empty_header(parts, key_)};
+      } else {
+        entmax::begin_store(parts, key_, stream);
+      }
       arguments.tau = parts.tau;
       arguments.support = parts.support;
       arguments.unstored_queries = parts.unstored_queries;
@@ -165,8 +172,16 @@ class DeviceProblem {
             parts.support.capacity};
   }
 
-  // Entries that forward's support has; where the store holds fewer, some rows are not in it. Waits for
-  // forward.
+  uint64_t key() const { return key_; }
+
+  // Whether a store of so many bytes holds so many entries. Below 0: backward of another problem was given
+  // the store, and emptied it.
+  bool holds(int64_t store_bytes, int64_t entries) const {
+    return 0 <= entries && entries <= entmax::Store(spec_.shape, nullptr, store_bytes).support.capacity;
+  }
+
+  // Entries that forward's support has; where the store holds fewer, some rows are not in it. Waits for the
+  // stream.
   int64_t entries(uintptr_t store, int64_t store_bytes, uintptr_t stream) const {
     const nb::gil_scoped_release release;
     const DeviceScope scope(device_);
@@ -319,6 +334,11 @@ void await_by(const StreamPoint& self, uintptr_t stream) {
   self.await(at<CUstream_st>(stream));
 }
 
+std::optional<int64_t> told_entries(const entmax::Notice& self, uintptr_t behind) {
+  const nb::gil_scoped_release release;
+  return self.entries(at<CUstream_st>(behind));
+}
+
 void copy(const std::vector<std::array<int64_t, 6>>& given, uintptr_t stream) {
   std::vector<Runs> all;
   all.reserve(given.size());
@@ -348,22 +368,35 @@ void bind_cuda(nb::module_& module) {
       .def_prop_ro("tuning", &DeviceProblem::tuning, "The knobs in use: 'default', or KNOB=VALUE,KNOB=VALUE.")
       .def_prop_ro("portable_because", &DeviceProblem::portable_because,
                    "What keeps the problem from the faster path that its GPU has; '' where nothing does.")
-      .def("forward", &DeviceProblem::forward)
+      .def("forward", &DeviceProblem::forward, nb::arg("all_rows"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+           nb::arg("alpha"), nb::arg("out"), nb::arg("store"), nb::arg("store_bytes"), nb::arg("workspace"),
+           nb::arg("stream"), nb::arg("tables"), nb::arg("notice").none())
       .def("store_places", &DeviceProblem::store_places,
            "Bytes to tau, counts, offsets, columns and excess; and how many entries there is room for.")
-      .def("entries", &DeviceProblem::entries, "Of the support; waits for forward.")
+      .def_prop_ro("key", &DeviceProblem::key, "Tells problems apart.")
+      .def("holds", &DeviceProblem::holds, "Whether a store of so many bytes holds so many entries.")
+      .def("entries", &DeviceProblem::entries, "Of the support; waits for the stream.")
       .def("backward_bytes", &DeviceProblem::backward_bytes)
       .def("backward", &DeviceProblem::backward, nb::arg("unseen"), nb::arg("for_good"), nb::arg("q"),
            nb::arg("k"), nb::arg("v"), nb::arg("alpha"), nb::arg("store"), nb::arg("store_bytes"),
            nb::arg("d_out"), nb::arg("d_q"), nb::arg("d_k"), nb::arg("d_v"), nb::arg("d_alpha"),
            nb::arg("d_sinks"), nb::arg("d_bias"), nb::arg("workspace"), nb::arg("stream"), nb::arg("tables"),
            nb::arg("d_q_done").none());
-  using Repeated = RepeatedCalls<DeviceProblem>;
+  using Repeated = RepeatedCalls<DeviceProblem, entmax::Notice>;
   nb::class_<Repeated>(module, "RepeatedCalls")
       .def(nb::init<const nb::type_object&>())
       .def("add", &Repeated::add)
       .def("forward", &Repeated::forward,
-           "None where no such call was added; else the store, or True where nothing is kept.");
+           "None where no such call was added; else (store, Notice or None), or True where nothing is kept.")
+      .def("backward", &Repeated::backward,
+           "None where no such call was added; else whether the gradients are those of the whole support.");
+  nb::class_<entmax::Notice>(module, "Notice")
+      .def(nb::init<uint64_t>())
+      .def_prop_ro("problem", &entmax::Notice::problem, "The key of what the forward computes.")
+      .def("entries", &told_entries,
+           "Waits for the forward, which tells how many entries it wanted to store; None where that is not "
+           "known. "
+           "Behind: a stream.");
   nb::class_<StreamPoint>(module, "StreamPoint")
       .def("__init__", &make_point)
       .def("record", &record_on, "Of what the stream has been given so far.")

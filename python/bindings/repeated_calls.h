@@ -16,7 +16,7 @@
 
 namespace splash::python {
 
-template <class Problem>
+template <class Problem, class Notice>
 class RepeatedCalls {
  public:
   // tensors: torch.Tensor. Raises AttributeError or RuntimeError where it has no exchange that is understood.
@@ -43,8 +43,8 @@ class RepeatedCalls {
   }
 
   // Forward into out; None where no such call was added, v is not as k, or one of them does not lie in memory
-  // as the kernels need it. store_bytes: of the store that comes back; 0: nothing is kept, and True comes
-  // back.
+  // as the kernels need it. store_bytes: of the store that comes back, with its notice unless a graph is
+  // captured; 0: nothing is kept, and True comes back.
   nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, int64_t store_bytes,
                      nb::handle alpha, bool causal, double scale, int64_t k_keep, int64_t window,
                      int64_t packed) const {
@@ -67,14 +67,53 @@ class RepeatedCalls {
     if (!workspace) return unknown();
     Managed store = store_bytes > 0 ? allocate(store_bytes, device) : Managed();
     if (store_bytes > 0 && !store) return unknown();
+    nb::object notice = nb::none();
+    if (store && !is_captured(stream))
+      notice = nb::cast(new Notice(problem.key()), nb::rv_policy::take_ownership);
     problem.forward(false, address(of_q), address(of_k), address(of_v),
                     alphas->address != 0 ? alphas->address : call.fixed, address(of_out),
                     store ? address(store->tensor) : 0, store_bytes, address(workspace->tensor),
-                    reinterpret_cast<uintptr_t>(stream));
+                    reinterpret_cast<uintptr_t>(stream), {},
+                    notice.is_none() ? nullptr : nb::inst_ptr<Notice>(notice));
     if (!store) return nb::bool_(true);
     void* object = nullptr;
     if (exchange_->object_from_managed(store.release(), &object) != 0) throw nb::python_error();
-    return nb::steal(static_cast<PyObject*>(object));
+    const nb::object kept = nb::steal(static_cast<PyObject*>(object));
+    return nb::make_tuple(kept, notice);
+  }
+
+  // Gradients by d_q, d_k and d_v of such a call with a number for alpha. store, notice: what forward
+  // returned. None where forward would return it, or a graph is captured. False where the store does not hold
+  // the whole support, or nobody knows: then the gradients lack something.
+  nb::object backward(nb::handle d_out, nb::handle q, nb::handle k, nb::handle v, nb::handle d_q,
+                      nb::handle d_k, nb::handle d_v, uintptr_t store, int64_t store_bytes,
+                      const Notice& notice, nb::handle alpha, bool causal, double scale, int64_t k_keep,
+                      int64_t window, int64_t packed) const {
+    if (!PyFloat_CheckExact(alpha.ptr())) return nb::none();
+    const auto tensors = look_at<7>({q, k, v, d_out, d_q, d_k, d_v});
+    if (!tensors) return nb::none();
+    const auto& [of_q, of_k, of_v, of_d_out, of_d_q, of_d_k, of_d_v] = *tensors;
+    if (!same_extents(of_q, of_d_out) || !same_extents(of_k, of_v)) return nb::none();
+    const Alphas alphas{.number = PyFloat_AS_DOUBLE(alpha.ptr())};
+    const auto found = calls_.find(key_of(of_q, of_k, alphas, causal, scale, k_keep, window, packed));
+    if (found == calls_.end()) return nb::none();
+    const auto& problem = nb::cast<const Problem&>(found->second.problem);
+    if (notice.problem() != problem.key()) return nb::none();
+    const int32_t device = of_q.device.device_id;
+    void* stream = nullptr;
+    if (exchange_->current_stream(dlpack::kCuda, device, &stream) != 0) return unknown();
+    if (is_captured(stream)) return nb::none();
+    const Managed workspace = allocate(problem.backward_bytes(store_bytes), device);
+    if (!workspace) return unknown();
+    problem.backward(true, false, address(of_q), address(of_k), address(of_v), found->second.fixed, store,
+                     store_bytes, address(of_d_out), address(of_d_q), address(of_d_k), address(of_d_v), 0, 0,
+                     0, address(workspace->tensor), reinterpret_cast<uintptr_t>(stream), {}, nullptr);
+    std::optional<int64_t> entries;
+    {
+      const nb::gil_scoped_release release;
+      entries = notice.entries(static_cast<CUstream_st*>(stream));
+    }
+    return nb::bool_(entries && problem.holds(store_bytes, *entries));
   }
 
  private:
@@ -93,6 +132,11 @@ class RepeatedCalls {
   using Key = std::array<int64_t, 14>;
   static constexpr size_t kMost = 1024;
 
+  static bool is_captured(void* stream) {
+    cudaStreamCaptureStatus status{};
+    gpu::check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "look for a capture");
+    return status != cudaStreamCaptureStatusNone;
+  }
   static nb::object unknown() {
     PyErr_Clear();
     return nb::none();

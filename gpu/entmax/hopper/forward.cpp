@@ -168,7 +168,7 @@ RowList enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& 
   };
   const ListedMasks deferred{
       .masks = p.broad_masks, .queries = at(workspace.queries), .counts = at(workspace.counts)};
-  prepare_keys(p, dtype, args.stream);
+  prepare_keys(p, dtype, args.stream, args.begin);
   launch_screen(p, spec, dtype, workspace.high_norm_count, args);
   if (leaves_rows(spec, args)) {
     const bool given = args.unstored_queries != nullptr;
@@ -176,7 +176,7 @@ RowList enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& 
                 {.masks = p.unstored_masks,
                  .queries = given ? args.unstored_queries : at(workspace.unstored_queries),
                  .counts = given ? args.unstored_counts : at(workspace.unstored_counts)},
-                p.support);
+                p.support, args.notice);
     p.support = {};
   } else {
     gather_rows(p, deferred, args.stream);
@@ -184,6 +184,7 @@ RowList enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& 
   p.rows = {deferred.queries, deferred.counts};
   if (p.k_keep > 0) return p.rows;
   launch_dense(p, dtype, args.stream);
+  if (!leaves_rows(spec, args)) tell_entries(p.support, args.notice, args.stream);
   return {};
 }
 

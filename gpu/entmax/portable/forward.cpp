@@ -70,6 +70,7 @@ void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arg
   gather_rows(p, {.masks = p.broad_masks, .queries = queries, .counts = counts}, args.stream);
   p.rows = {queries, counts};
   launch("stream_kernel", stream_kernel_of(dtype, s.head_dim), s, p, args.stream);
+  tell_entries(args.support, args.notice, args.stream);
 }
 
 }  // namespace splash::gpu::entmax::portable

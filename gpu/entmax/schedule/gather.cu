@@ -27,13 +27,28 @@ __device__ void list_rows(uint32_t mask, int at, int word, int* queries, int64_t
   }
 }
 
+// To memory of the host, which polls it: one store, so that it sees both parts or none.
+__device__ void tell(const Support& support, const NoticeWord& notice) {
+  if (notice.address == nullptr) return;
+  *static_cast<volatile unsigned long long*>(notice.address) =
+      notice.ticket << NoticeWord::kUsedBits | min(*support.used, NoticeWord::most());
+}
+
+__global__ void tell_kernel(const Support support, const NoticeWord notice) {
+  wait_for_kernels_before();
+  tell(support, notice);
+}
+
 // One block per head and list: first those of deferred rows, then those of unstored ones. Each thread takes
 // 32 rows at a time.
 __global__ void __launch_bounds__(kGatherThreads)
     gather_kernel(int heads, int q_len, uint32_t* next_share, const ListedMasks deferred,
-                  const ListedMasks unstored, const Support support) {
+                  const ListedMasks unstored, const Support support, const NoticeWord notice) {
   wait_for_kernels_before();
-  if (next_share != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *next_share = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (next_share != nullptr) *next_share = 0;
+    tell(support, notice);
+  }
   const int block = static_cast<int>(blockIdx.x), words = row_mask_words(q_len);
   const bool of_deferred = block < heads;
   const int head = of_deferred ? block : block - heads;
@@ -68,10 +83,15 @@ __global__ void __launch_bounds__(kGatherThreads)
 }  // namespace
 
 void gather_rows(const ForwardProblem& problem, const ListedMasks& deferred, StreamHandle stream,
-                 const ListedMasks& unstored, const Support& support) {
+                 const ListedMasks& unstored, const Support& support, const NoticeWord& notice) {
   const int lists = unstored.masks != nullptr ? 2 : 1;
   launch("gather_kernel", gather_kernel, static_cast<unsigned>(lists * problem.heads), kGatherThreads, stream,
-         problem.heads, problem.q_len, problem.next_share, deferred, unstored, support);
+         problem.heads, problem.q_len, problem.next_share, deferred, unstored, support, notice);
+}
+
+void tell_entries(const Support& support, const NoticeWord& notice, StreamHandle stream) {
+  if (notice.address == nullptr) return;
+  launch("tell_kernel", tell_kernel, 1, 1, stream, support, notice);
 }
 
 }  // namespace splash::gpu::entmax

@@ -4,6 +4,7 @@
 
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/problem.h"
+#include "gpu/entmax/support/notice.h"
 
 namespace splash::gpu::entmax {
 
@@ -17,9 +18,13 @@ struct ListedMasks {
 // Enqueues making a list of deferred rows and setting the problem's next_share to 0. Where `unstored` has
 // masks (which have the bits of the deferred rows, too), also the list of rows that backward computes
 // densely: of a head in which they are enough (support/unstored.h) all that these masks name, else the
-// deferred ones. Such rows get an offset of -1 and a count of 0 in `support`. Throws DeviceError where the
-// launch fails.
+// deferred ones. Such rows get an offset of -1 and a count of 0 in `support`, and the host is told how many
+// entries the others have. Throws DeviceError where the launch fails.
 void gather_rows(const ForwardProblem& problem, const ListedMasks& deferred, StreamHandle stream,
-                 const ListedMasks& unstored = {}, const Support& support = {});
+                 const ListedMasks& unstored = {}, const Support& support = {},
+                 const NoticeWord& notice = {});
+
+// Enqueues telling the host how many entries the rows before have; nothing where it does not ask.
+void tell_entries(const Support& support, const NoticeWord& notice, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax

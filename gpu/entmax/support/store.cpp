@@ -74,4 +74,8 @@ Store::Store(const AttentionShape& shape, void* buffer, int64_t bytes)
                                                        offsetof(StoreHeader, used));
 }
 
+StoreHeader empty_header(const Store& store, uint64_t key) {
+  return {.problem = key, .capacity = store.support.capacity, .used = 0};
+}
+
 }  // namespace splash::gpu::entmax

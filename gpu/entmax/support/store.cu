@@ -53,8 +53,7 @@ __global__ void __launch_bounds__(kStoreThreads)
 }  // namespace
 
 void begin_store(const Store& store, uint64_t key, StreamHandle stream) {
-  begin_kernel<<<blocks_for(store.heads), kStoreThreads, 0, stream>>>(
-      store, {.problem = key, .capacity = store.support.capacity, .used = 0});
+  begin_kernel<<<blocks_for(store.heads), kStoreThreads, 0, stream>>>(store, empty_header(store, key));
   check_launch("begin_kernel");
 }
 

@@ -16,6 +16,7 @@
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/arguments/alphas.h"
+#include "gpu/entmax/support/store_header.h"
 #include "gpu/entmax/support/support.h"
 
 namespace splash::gpu::entmax {
@@ -32,13 +33,6 @@ struct StoreSize {
 };
 
 int64_t store_bytes(const AttentionShape& shape, int64_t capacity);
-
-struct StoreHeader {
-  uint64_t problem = 0;  // store_key of what forward computed
-  int64_t capacity = 0;
-  unsigned long long used =
-      0;  // entries that forward wanted to store; more than capacity: some rows are not stored
-};
 
 // Tells problems apart: shape, dtype, scale, mask, selection and the number of alphas.
 uint64_t store_key(const AttentionSpec& spec, Dtype dtype);
@@ -59,8 +53,10 @@ struct Store {
   UnstoredRows unstored() const { return {.rows = {unstored_queries, unstored_counts}, .tau = tau}; }
 };
 
-// Before forward: enqueues writing the header and setting unstored_counts to 0. Throws DeviceError where the
-// launch fails.
+// What the header says before forward.
+StoreHeader empty_header(const Store& store, uint64_t key);
+// Before forward: enqueues writing it and setting unstored_counts to 0. Throws DeviceError where the launch
+// fails.
 void begin_store(const Store& store, uint64_t key, StreamHandle stream);
 
 // Waits for forward and reads the header. Throws InvalidArgument where no forward of that problem wrote it,

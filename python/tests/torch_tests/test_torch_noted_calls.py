@@ -30,13 +30,14 @@ def made(monkeypatch):
     class DeviceProblem:
         used_entries = [0]  # of each forward, the last one for those that follow
         portable_because = ""
+        key = 7
 
         def __init__(self, spec, device, dtype, alpha_checked, given_thresholds, mask):
             self.spec, self.dtype, self.alpha_checked, self.mask, self.alphas, self.capacities = spec, dtype, alpha_checked, mask, [], []
             self.given_thresholds, self.tables, self.unseen = given_thresholds, [], []
             made.append(self)
 
-        def forward(self, all_rows, q, k, v, alpha, out, store, store_bytes, workspace, stream, tables):
+        def forward(self, all_rows, q, k, v, alpha, out, store, store_bytes, workspace, stream, tables, notice):
             self.tables.append(tables)
             self.capacities.append(self.store_places(store_bytes)[-1] if store else -1)
             self.alphas.append(array(alpha, 1).tolist())
@@ -74,10 +75,21 @@ def made(monkeypatch):
         def backward_bytes(self, store_bytes):
             return 8
 
-    end = types.SimpleNamespace(await_by=lambda stream: None)
-    monkeypatch.setattr(cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem))
-    monkeypatch.setattr(store_ends, "_core", types.SimpleNamespace(StreamPoint=lambda device, stream: end))
-    monkeypatch.setattr(cuda, "_aside", lambda device: types.SimpleNamespace(cuda_stream=1))
+        def holds(self, store_bytes, entries):
+            return 0 <= entries <= self.store_places(store_bytes)[-1]
+
+    class Notice:
+        """Of the last forward: its support's entries."""
+
+        known = True
+
+        def __init__(self, problem):
+            self.problem = problem
+
+        def entries(self, behind):
+            return made[-1].entries(0, 0, "told") if self.known else None
+
+    monkeypatch.setattr(cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem, Notice=Notice))
     monkeypatch.setattr(cuda, "current_stream", lambda tensor: 0)
     monkeypatch.setattr(cuda, "_constant", lambda value, dtype, device: torch.tensor([value], dtype=dtype))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -295,11 +307,25 @@ def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
 
 
 def test_a_store_that_another_problem_emptied_is_made_again(made, monkeypatch):
+    """In a graph: then the notice is forgotten, for it still tells what there was."""
     q, k, v = inputs()
     out, *_, store = cuda.attention(q, k, v, *PLAIN, False, False, 64)
+    with monkeypatch.context() as captured:
+        captured.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        cuda.attention_backward(out, q, k, v, *PLAIN, store)
+    made[0].unseen.clear()
     monkeypatch.setattr(made[0], "used_entries", [-1, 5])
     d_q, *_ = cuda.attention_backward(out, q, k, v, *PLAIN, store)
-    assert made[0].capacities == [64, 0, 5] and made[0].unseen == [(True, False), (False, False)] and (d_q == 1).all()
+    assert made[0].capacities == [64, 0, 5] and made[0].unseen == [(False, False)] and (d_q == 1).all()
+
+
+def test_the_store_of_another_problem_is_looked_at_before_a_launch(made, monkeypatch):
+    """Which would empty it, and its own backward believes the notice."""
+    q, k, v = inputs()
+    out, *_, store = cuda.attention(q, k, v, *PLAIN, False, False, 64)
+    monkeypatch.setattr(made[0], "key", 8)
+    cuda.attention_backward(out, q, k, v, *PLAIN, store)
+    assert made[0].unseen == [(False, False)]
 
 
 def test_backward_is_launched_before_it_is_known_whether_the_store_is_whole(made, monkeypatch):
@@ -309,12 +335,39 @@ def test_backward_is_launched_before_it_is_known_whether_the_store_is_whole(made
     asked = []  # on which stream, after how many launches
     monkeypatch.setattr(made[0], "entries", lambda *store: asked.append((store[-1], len(made[0].unseen))) or entries(*store))
     cuda.attention_backward(out, q, k, v, *PLAIN, store)
-    assert asked == [(1, 1)] and made[0].unseen == [(True, False)]
+    assert asked == [("told", 1)] and made[0].unseen == [(True, False)]
     cuda.attention_backward(out, q, k, v, *PLAIN, store.clone())  # nothing is known of it: as a hook brings it back
     assert asked[1:] == [(0, 1)] and made[0].unseen[1:] == [(False, False)]
+    del asked[1:], made[0].unseen[1:]
+    monkeypatch.setattr(cuda._core.Notice, "known", False)  # another forward took the word
+    cuda.attention_backward(out, q, k, v, *PLAIN, store)
+    assert asked[1:] == [(0, 2)] and made[0].unseen[1:] == [(True, False), (False, False)]
+    del made[0].unseen[1:]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     cuda.attention_backward(out, q, k, v, *PLAIN, store)
-    assert len(asked) == 2 and made[0].unseen[2:] == [(True, True)]
+    assert len(asked) == 2 and made[0].unseen[1:] == [(True, True)]
+
+
+def test_backward_of_a_call_like_one_before_is_one_call_of_the_library(made, monkeypatch):
+    q, k, v = inputs()
+    alphas = torch.full((HEADS,), 1.25)
+    capped, learned = PLAIN._replace(softcap=2.0), PLAIN._replace(alpha=alphas, alpha_value=0.0)
+    stores = {problem: cuda.kept_output(q, k, v, *problem)[1] for problem in (PLAIN, capped, learned)}
+    asked, answers = [], [True, False, None]  # whole; not whole; no such call
+
+    def backward(d_out, *rest):
+        asked.append((rest[8].problem, *rest[9:]))
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(cuda, "_repeated", types.SimpleNamespace(backward=backward))
+    for launched in (0, 1, 2):  # by another way
+        gradients = cuda.output_backward(q, q, k, v, *PLAIN, stores[PLAIN])
+        assert [one.shape for one in gradients[:3]] == [q.shape, k.shape, v.shape] and gradients[3] is None
+        assert len(made[0].unseen) == launched
+    assert asked == [(7, 1.5, False, 0.0, 0, 0, 0)] * 3
+    for problem, store in ((capped, stores[capped]), (learned, stores[learned]), (PLAIN, stores[PLAIN].clone())):
+        cuda.output_backward(q, q, k, v, *problem, store)
+    assert len(asked) == 3  # none of these is such a call, or nothing is known of its store
 
 
 @pytest.mark.parametrize("by", ["kernels", "dense products"])

@@ -15,11 +15,14 @@
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/problem.h"
+#include "gpu/entmax/support/store_header.h"
 
 namespace splash::gpu::entmax::hopper {
 
 // For the keys from problem.first_block on. Writes problem.errors (+inf where scores might overflow, or where
 // keys are NaN or infinite), problem.half_keys for bf16, and problem.high_norm_keys where there are segments.
-void prepare_keys(const ForwardProblem& problem, Dtype dtype, StreamHandle stream);
+// And the header of a store.
+void prepare_keys(const ForwardProblem& problem, Dtype dtype, StreamHandle stream,
+                  const StoreBegin& begin = {});
 
 }  // namespace splash::gpu::entmax::hopper

@@ -14,6 +14,7 @@
 #include "gpu/entmax/math/arithmetic.cuh"
 #include "gpu/entmax/math/vectors.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
+#include "gpu/entmax/support/store_header.h"
 
 namespace splash::gpu::entmax::hopper {
 
@@ -40,8 +41,11 @@ __device__ __forceinline__ void rank_keys(const uint32_t (&order)[kErrorKeys], i
 
 // One block per kErrorKeys keys of a head, from first_block on; kLanes lanes per key, 8 dimensions each.
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ ForwardProblem p) {
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_kernel(const __grid_constant__ ForwardProblem p, const StoreBegin begin = {}) {
   wait_for_kernels_before();
+  if (begin.header != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+    *begin.header = begin.value;
   // Static, so that all threads share it in gpu/tests/simt, too.
   static __shared__ float largest_of[kPrepareWarps][kLanes];
   alignas(16) static __shared__ uint32_t order[kErrorKeys];

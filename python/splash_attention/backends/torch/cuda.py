@@ -277,31 +277,21 @@ def _run(
     bytes_ = operators.store_bytes(q.shape, capacity) if capacity >= 0 else 0
     store = q.new_empty(bytes_, dtype=torch.uint8) if bytes_ else nothing(torch.uint8, q.device)
     workspace = q.new_empty(problem.workspace_bytes, dtype=torch.uint8)
+    notice = _core.Notice(problem.kernels.key) if bytes_ and not torch.cuda.is_current_stream_capturing() else None
     problem.kernels.forward(
         all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), out.data_ptr(),
         store.data_ptr() if bytes_ else 0, bytes_, workspace.data_ptr(), current_stream(q),
-        _addresses(given),
+        _addresses(given), notice,
     )  # fmt: skip
     if bytes_:
-        store_ends.note(store, current_stream(store))
+        store_ends.note(store, notice)
     return store
 
 
-@functools.cache
-def _aside(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)  # it must live
-
-
-def _is_whole(problem: _Problem, store: Tensor, end: Any) -> bool:
+def _is_whole(problem: _Problem, store: Tensor, notice: Any) -> bool:
     """Whether it holds all of its support. Waits for the end of forward alone."""
-    aside = _aside(store.device).cuda_stream
-    end.await_by(aside)
-    return _holds(problem, store, problem.kernels.entries(store.data_ptr(), store.numel(), aside))
-
-
-def _holds(problem: _Problem, store: Tensor, entries: int) -> bool:
-    """So many entries. Below 0: backward of another problem was given the store, and emptied it."""
-    return 0 <= entries <= problem.kernels.store_places(store.numel())[-1]
+    entries = notice.entries(current_stream(store))
+    return entries is not None and problem.kernels.holds(store.numel(), entries)
 
 
 def _whole_store(
@@ -312,7 +302,7 @@ def _whole_store(
     forward. Not while a graph is captured: then the store is taken as it is."""
     while not torch.cuda.is_current_stream_capturing():
         entries = problem.kernels.entries(store.data_ptr(), store.numel(), current_stream(q))
-        if _holds(problem, store, entries):
+        if problem.kernels.holds(store.numel(), entries):
             break
         _needed[_problem_key(q, k)] = max(_needed.get(_problem_key(q, k), 0), entries + entries // 8)
         store = _run(problem, q, k, v, alphas, given, out, _needed[_problem_key(q, k)], all_rows)
@@ -364,9 +354,11 @@ def repeated(
     kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep, window, 0 if known is None else known.number)
     if kept is None:
         raise Unknown
-    if keeps:
-        store_ends.note(kept, current_stream(kept))
-    return out, kept
+    if not keeps:
+        return out, None
+    store, notice = kept
+    store_ends.note(store, notice)
+    return out, store
 
 
 def repeated_output(
@@ -426,8 +418,28 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
     return *known, *(q.new_zeros(shape, dtype=torch.float64) if one is None else one.double() for one, shape in found)
 
 
+def _repeated_gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...] | None:
+    """By q, k and v, of a call that `repeated` would take, with a number for alpha; None of another one, or where the store turns out
+    to be too small."""
+    *problem_inputs, store = inputs
+    p, notice = operators.Problem(*problem_inputs), store_ends.of(store)
+    if _repeated is None or notice is None or p.alpha is not None or not p.is_plain or p.is_modified:
+        return None
+    known = None if p.lengths is None else known_lengths(current_stream(q), *p.lengths)
+    if known is None and p.lengths is not None:
+        return None
+    d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    whole = _repeated.backward(
+        d_out, q, k, v, d_q, d_k, d_v, store.data_ptr(), store.numel(), notice, *p[1:6], 0 if known is None else known.number
+    )
+    return (d_q, d_k, d_v) if whole else None
+
+
 def output_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
     """Gradients by q, k, v and alpha, None where alpha is a number: what a plain problem has, and no launch for what it has not."""
+    found = _repeated_gradients(d_out, q, k, v, *inputs)
+    if found is not None:
+        return *found, None
     d_q, d_k, d_v, d_alpha, *_ = gradients(d_out, q, k, v, *inputs)
     return d_q, d_k, d_v, None if d_alpha is None else d_alpha.double()
 
@@ -464,12 +476,13 @@ def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, d_q_
         )  # fmt: skip
 
     if torch.cuda.is_current_stream_capturing():
+        store_ends.note(store, None)  # replays may empty it: another problem's
         launch(store, True, True)
         return d_q, d_k, d_v, d_alpha, d_sinks, d_bias
-    end = store_ends.of(store)
-    if end is not None:
+    notice = store_ends.of(store)
+    if notice is not None and notice.problem == problem.kernels.key:
         launch(store, True)
-        if _is_whole(problem, store, end):
+        if _is_whole(problem, store, notice):
             return d_q, d_k, d_v, d_alpha, d_sinks, d_bias
         for one in (d_alpha, d_sinks, d_bias):
             if one is not None:

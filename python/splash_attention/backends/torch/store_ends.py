@@ -1,4 +1,4 @@
-"""Where the forward that wrote a store ends, for backward to wait for that alone.
+"""What is known of the end of the forward that wrote a store: its notice, which tells how many entries it wanted to store.
 
 By the storage, not by the graph: a checkpoint writes another store, later, into the old graph; and not by the address, which others get.
 docs/decisions/0068-backward-does-not-wait-to-be-launched.md
@@ -8,28 +8,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from splash_attention import _core
-
-_ends: dict[int, tuple[Any, Any]] = {}  # by a storage: a weak reference, which keeps its identity from others, and the end
+_ends: dict[int, tuple[Any, Any]] = {}  # by a storage: a weak reference, which keeps its identity from others, and the notice
 _MOST = 4096
 
 
-def note(store: Tensor, stream: int) -> None:
-    """That a forward which writes the store was enqueued last on the stream."""
+def note(store: Tensor, notice: Any) -> None:
+    """notice: a Notice of the forward that was enqueued last and writes the store; None: nothing is known of it."""
     storage = store.untyped_storage()
     _ends.pop(storage._cdata, None)
-    if torch.cuda.is_current_stream_capturing():
+    if notice is None:
         return
     if len(_ends) >= _MOST:
         for key, (reference, _) in list(_ends.items()):  # other threads note theirs
             if reference.expired():
                 _ends.pop(key, None)
     if len(_ends) < _MOST:  # else backward waits for its stream
-        _ends[storage._cdata] = StorageWeakRef(storage), _core.StreamPoint(store.get_device(), stream)
+        _ends[storage._cdata] = StorageWeakRef(storage), notice
 
 
 def of(store: Tensor) -> Any:
