@@ -61,6 +61,8 @@ void summarise(Statistic statistic, const std::vector<double>& values, Measured&
       return exactly(*std::min_element(values.begin(), values.end()));
     case Statistic::max:
       return exactly(*std::max_element(values.begin(), values.end()));
+    case Statistic::median_case:
+      return exactly(analysis::median(values));
     case Statistic::sum:
       return exactly(sum);
     case Statistic::p05:
@@ -101,15 +103,20 @@ class Intervals {
   const Column *low_ = nullptr, *high_ = nullptr;
 };
 
-// The interval of the least, or the largest, of several values that each lie in an interval: the least value
-// lies between the least lower end and the least upper end.
-Interval extreme(const std::vector<Interval>& intervals, bool least) {
-  Interval result = intervals.front();
+// Whether the statistic is of these values alone, and never falls where one of them rises.
+bool is_of_these(Statistic statistic) {
+  return statistic == Statistic::min || statistic == Statistic::max || statistic == Statistic::median_case;
+}
+
+// The interval of such a statistic of several values that each lie in an interval: the least value, say, lies
+// between the least lower end and the least upper end.
+Interval interval_of(Statistic statistic, const std::vector<Interval>& intervals) {
+  std::vector<double> low, high;
   for (const Interval& each : intervals) {
-    result.low = least ? std::min(result.low, each.low) : std::max(result.low, each.low);
-    result.high = least ? std::min(result.high, each.high) : std::max(result.high, each.high);
+    low.push_back(each.low);
+    high.push_back(each.high);
   }
-  return result;
+  return {statistic_of(statistic, low), statistic_of(statistic, high)};
 }
 
 std::string describe(const Measurement& measurement, int64_t cases) {
@@ -174,9 +181,9 @@ Measured measure(const report::Report& report, const std::string& experiment,
   result.formula = describe(measurement, result.cases);
   if (!values.empty()) summarise(measurement.statistic, values, result);
   if (values.empty()) return result;
-  const bool least = measurement.statistic == Statistic::min;
-  if (least || measurement.statistic == Statistic::max || values.size() == 1) {
-    const Interval interval = extreme(intervals, least);
+  if (is_of_these(measurement.statistic) || values.size() == 1) {
+    const Interval interval =
+        values.size() == 1 ? intervals.front() : interval_of(measurement.statistic, intervals);
     result.low = std::min(result.low, interval.low);
     result.high = std::max(result.high, interval.high);
   }

@@ -11,9 +11,11 @@
 namespace splash::experiments {
 
 // ours: the statistic over the cases that match. low, high: its interval.
-// - median: the distribution-free 95 % interval; mean: the normal one; fraction_true: Wilson's (1927).
-// - min and max, or a single case: what follows from the intervals of the cases' medians (columns x_low and
-//   x_high beside x_median).
+// - median: the distribution-free 95 % interval; mean: the normal one; fraction_true: Wilson's (1927). The
+//   cases are taken for a sample of more of their kind.
+// - min, max and median_case, or a single case: what follows from the intervals of the cases' medians
+// (columns
+//   x_low and x_high beside x_median). The cases are all that there are, as the layers of a model.
 // - otherwise, or with too few cases: the value itself.
 // - a ratio: the least and the largest quotient of the two intervals' ends.
 struct Measured {

@@ -30,8 +30,8 @@ std::string describe(const Parameters& parameters) {
 }  // namespace
 
 const std::vector<std::string>& statistic_names() {
-  static const std::vector<std::string> names{"median", "mean", "min", "max",
-                                              "sum",    "p05",  "p95", "fraction_true"};
+  static const std::vector<std::string> names{"median", "mean", "min",           "max",        "sum",
+                                              "p05",    "p95",  "fraction_true", "median_case"};
   return names;
 }
 

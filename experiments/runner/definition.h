@@ -36,7 +36,7 @@ struct Profile {
 // Selects cases: for every name, the case's column of that name must hold one of these values.
 using Filter = std::map<std::string, std::vector<Value>>;
 
-enum class Statistic { median, mean, min, max, sum, p05, p95, fraction_true };
+enum class Statistic { median, mean, min, max, sum, p05, p95, fraction_true, median_case };
 const std::vector<std::string>& statistic_names();
 
 // A statistic of one column over the cases that the filter selects.

@@ -117,7 +117,8 @@ TEST_CASE("statistics over the cases that fit") {
   CHECK(measure(report, "t", ratio).ours == 200);
 }
 
-TEST_CASE("the least of several medians has the interval that theirs leave open") {
+TEST_CASE(
+    "the least, the largest and the middle of several medians have the interval that theirs leave open") {
   report::Report report = report_of({});
   report.results[0].texts = {"t", "t", "t"};
   const auto add = [&](const char* name, const std::vector<double>& numbers) {
@@ -140,6 +141,14 @@ TEST_CASE("the least of several medians has the interval that theirs leave open"
   CHECK(most.low == 8);
   CHECK(most.high == 9);  // not recorded, so the number stands for itself
   CHECK(of("time_low", Statistic::min).high == 2);
+  const Measured middle = of("time_median", Statistic::median_case);
+  CHECK(middle.ours == 5);
+  CHECK(middle.low == 3.5);  // of 2, 3.5 and 8
+  CHECK(middle.high == 6);   // of 6, 4.5 and 9
+  const Measured sampled = of("time_median", Statistic::median);
+  CHECK(sampled.ours == 5);
+  CHECK(sampled.low == 4);  // three values say little of the median of more of their kind
+  CHECK(sampled.high == 9);
   Expectation ratio;
   ratio.measured = {"time_median", {}, Statistic::max};
   ratio.over = Measurement{"time_median", {}, Statistic::min};
