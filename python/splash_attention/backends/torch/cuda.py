@@ -198,6 +198,14 @@ def known_lengths(stream: int, queries: Tensor, keys: Tensor) -> _Lengths | None
     return known if known is not None and known.are(queries, keys) and not torch.cuda.is_current_stream_capturing() else None
 
 
+def _packed_number(q: Tensor, lengths: tuple[Tensor, Tensor] | None) -> int | None:
+    """That tells repeated calls of what lengths packed sequences are: 0 where none are packed, None where the lengths were not kept."""
+    if lengths is None:
+        return 0
+    known = known_lengths(current_stream(q), *lengths)
+    return None if known is None else known.number
+
+
 def _packed_problem(stream: int, fixed: tuple[Any, ...], queries: Tensor, keys: Tensor) -> _Problem:
     known = known_lengths(stream, queries, keys)
     if known is not None and fixed in known.problems:
@@ -329,9 +337,8 @@ def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any
     alpha, number, *fixed = problem_inputs[:6]
     p = operators.Problem(*problem_inputs)
     if _repeated is not None and p.is_plain and not p.is_modified:
-        lengths = None if p.cu_seqlens_q is None else known_lengths(current_stream(q), *p.lengths)
-        if lengths is not None or p.cu_seqlens_q is None:
-            packed = 0 if lengths is None else lengths.number
+        packed = _packed_number(q, p.lengths)
+        if packed is not None:
             _repeated.add(q, k, number if alpha is None else alphas, *fixed, packed, alphas.data_ptr(), problem.kernels)
     return out, store
 
@@ -346,12 +353,12 @@ def repeated(
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """out, and the store where one is kept, of a call that differs in nothing but values from one that was checked; else
     raises Unknown."""
-    known = None if lengths is None else known_lengths(current_stream(q), *lengths)
-    if _repeated is None or known is None and lengths is not None:
+    packed = _packed_number(q, lengths)
+    if _repeated is None or packed is None:
         raise Unknown
     out = torch.empty_like(q)
     bytes_ = operators.store_bytes(q.shape, capacity_for(q, k)) if keeps else 0
-    kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep, window, 0 if known is None else known.number)
+    kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep, window, packed)
     if kept is None:
         raise Unknown
     if not keeps:
@@ -425,13 +432,11 @@ def _repeated_gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs:
     p, notice = operators.Problem(*problem_inputs), store_ends.of(store)
     if _repeated is None or notice is None or p.alpha is not None or not p.is_plain or p.is_modified:
         return None
-    known = None if p.lengths is None else known_lengths(current_stream(q), *p.lengths)
-    if known is None and p.lengths is not None:
+    packed = _packed_number(q, p.lengths)
+    if packed is None:
         return None
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    whole = _repeated.backward(
-        d_out, q, k, v, d_q, d_k, d_v, store.data_ptr(), store.numel(), notice, *p[1:6], 0 if known is None else known.number
-    )
+    whole = _repeated.backward(d_out, q, k, v, d_q, d_k, d_v, store.data_ptr(), store.numel(), notice, *p[1:6], packed)
     return (d_q, d_k, d_v) if whole else None
 
 
