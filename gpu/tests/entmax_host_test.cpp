@@ -339,7 +339,9 @@ TEST_CASE(
         }
         CHECK(tiles_taken == static_cast<int>(near.size() + far.size()));
         CHECK(tiles_taken * keys <= sampled);
-        const int most_near = std::min(sampled, TileSchedule::kNearKeys) / keys;
+        const bool has_few = count * keys <= TileSchedule::kFewKeys;
+        const int most_near =
+            std::min(sampled, has_few ? TileSchedule::kNearOfFew : TileSchedule::kNearKeys) / keys;
         CHECK(static_cast<int>(near.size()) == std::min(count, most_near));
         CHECK(*near.begin() == first);
         CHECK(*near.rbegin() == tiles.end - 1);

@@ -44,6 +44,9 @@ BackwardProblem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_
   p.alphas = static_cast<uint32_t>(spec.normalizer.alpha.size());
   p.tiles_a_head = static_cast<uint32_t>(ceil_div(s.q_len, kRowTile));
   p.row_tiles = s.batch * s.q_heads * p.tiles_a_head;
+  p.by_tiles_a_head = Divisor(p.tiles_a_head);
+  p.by_group = Divisor(p.group);
+  p.by_kv_len = Divisor(p.kv_len);
   p.rows = static_cast<uint32_t>(s.rows());
   p.keys = static_cast<uint32_t>(s.batch * s.kv_heads * s.kv_len);
   p.scale = static_cast<float>(spec.score_scale());

@@ -76,7 +76,7 @@ __device__ __forceinline__ void sum_tile(const BackwardProblem& p, const Columns
     uint32_t place = begins[key];
     for (uint32_t other = begins[key]; other < begins[key + 1]; ++other)
       place += (rows[other] - entry.row) >> 31;  // 1 where it is less: rows are below 2^31
-    entry.row += (first_key + key) / p.kv_len * p.rows_a_key;
+    entry.row += p.by_kv_len.quotient(first_key + key) * p.rows_a_key;
     entries[place] = {entry, key};
   }
   block.end_entries(entries, count);

@@ -98,8 +98,8 @@ struct Columns {
   }
 
   // Calls add(entry, dO, q) for the entries of the run, one after the other, and for the padding that
-  // completes the last flight.
-  template <class Add>
+  // completes the last flight. kSkips: whether to leave out q where ds is 0, as of many of a sink's entries.
+  template <bool kSkips = false, class Add>
   __device__ void for_entries(const Placed* entries, const Run& run, const Add& add) const {
 #pragma unroll 1
     for (uint32_t base = run.begin; base < run.end; base += kFlight) {
@@ -108,7 +108,8 @@ struct Columns {
       for (int i = 0; i < kFlight; ++i) {
         const uint32_t row = entries[base + i].entry.row;
         d_out[i] = lanes.load(gradients, row);
-        q[i] = lanes.load(queries, row);
+        if constexpr (kSkips) q[i] = {};
+        if (!kSkips || entries[base + i].entry.ds != 0) q[i] = lanes.load(queries, row);
       }
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) add(entries[base + i], d_out[i], q[i]);

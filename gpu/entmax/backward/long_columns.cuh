@@ -117,10 +117,11 @@ __device__ __forceinline__ void sum_part(const BackwardProblem& p, const Columns
   const auto add_entries = [&](uint32_t count) {
     block.end_entries(entries, count);
     __syncthreads();
-    block.for_entries(entries, block.run_of(count),
-                      [&](const Placed& placed, const auto& d_out, const auto& q) {
-                        if (placed.key != kNoKey) sum.add(placed.entry.p, d_out, placed.entry.ds, q);
-                      });
+    block.template for_entries<true>(entries, block.run_of(count),
+                                     [&](const Placed& placed, const auto& d_out, const auto& q) {
+                                       if (placed.key != kNoKey)
+                                         sum.add(placed.entry.p, d_out, placed.entry.ds, q);
+                                     });
   };
   if (to - from <= kRowWindow) {
 #pragma unroll

@@ -18,6 +18,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "core/divisor.h"
 #include "core/dtype.h"
 #include "core/round.h"
 #include "core/shape.h"
@@ -142,6 +143,8 @@ struct BackwardProblem {
   float* score_gradients = nullptr;         // workspace, as support.excess: dL/dscore, times the scale
   uint32_t* largest_scores = nullptr;       // workspace, [q_heads]: bits of the largest |score_gradients|
   unsigned long long* bias_sums = nullptr;  // workspace, [q_heads, distances]
+
+  Divisor by_tiles_a_head, by_group, by_kv_len;  // of the numbers of these names
   bool modified() const {
     return softcap > 0 || dropout.seed != nullptr || sinks != nullptr || bias.table != nullptr;
   }

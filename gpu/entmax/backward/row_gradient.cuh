@@ -57,7 +57,7 @@ struct RowSums {
 
 struct RowGradient {
   float delta, inverse_sum, scale, beta;
-  bool alone;  // a row's only entry has p = 1 whatever its score: so its ds is 0, not rounding noise
+  bool alone;  // a row's only entry has p = 1 whatever its score: so its ds is 0, whatever g is
 
   __device__ RowGradient(const BackwardProblem& p, const Entmax& entmax, const RowSums& sums, uint32_t count)
       : delta(quotient(sums.ug, p.tau_offsets == nullptr ? sums.u : sums.w)),
@@ -66,7 +66,7 @@ struct RowGradient {
         beta(entmax.beta),
         alone(count == 1) {}
 
-  __device__ float centred(float g) const { return g - (alone ? g : delta); }
+  __device__ float centred(float g) const { return alone ? 0 : g - delta; }
   __device__ float probability(Weights x) const { return x.w * inverse_sum; }
   __device__ float score(Weights x, float g) const { return scale * x.u * centred(g); }
 };

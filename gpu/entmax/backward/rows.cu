@@ -21,6 +21,27 @@ __device__ void zero(float (&x)[8]) {
   for (int d = 0; d < 8; ++d) x[d] = 0;
 }
 
+// A row with one entry: dQ and ds are 0 whatever V and dO are, so they are not read. NaN in the excess stays
+// NaN.
+template <class T, int kLanes>
+__device__ __forceinline__ void lone_gradient(const BackwardProblem& p, const Group<T, kLanes>& lanes,
+                                              const RowTile& rows, const RowSlot& slot) {
+  const uint32_t row = rows.row(p, slot.in_tile);
+  float ds = 0;
+  if (slot.count == 1) {
+    const uint32_t key = rows.first_key + p.support.columns[slot.pool], of_key = rows.of_key + slot.in_tile;
+    const Entmax entmax(p, rows.head);
+    const Weights x = entmax(p.support.excess[slot.pool]);
+    const RowGradient gradient(p, entmax, {.w = x.w, .u = x.u}, 1);
+    ds = gradient.score(x, 0);
+    if (lanes.lane == 0)
+      entries_of<T>(p)[begin_of(p, key, of_key >> p.slice_bits) + p.ranks[slot.pool]] = {
+          p, {of_key, gradient.probability(x), ds}};
+  }
+  lanes.store(p.d_q, row, {ds, ds, ds, ds, ds, ds, ds, ds});
+  if (p.d_alpha != nullptr && lanes.lane == 0) p.row_alphas[row] = ds;
+}
+
 // kLanes warps take a tile, each group a row.
 template <class T, int kLanes, class Modifications>
 __device__ __forceinline__ void tile_gradients(const BackwardProblem& p, int64_t warp,
@@ -35,13 +56,18 @@ __device__ __forceinline__ void tile_gradients(const BackwardProblem& p, int64_t
   const uint32_t row = rows.row(p, slot.in_tile);
   const bool is_long = slot.count > kLongRow, writes = rows.has(p, slot.in_tile) && !is_long;
   const uint32_t n = is_long ? 0 : slot.count, most = __reduce_max_sync(kWarp, n);
+  if (std::is_same_v<Modifications, Unmodified> && most <= 1) {  // as of half of the rows of some heads
+    if (writes) lone_gradient<T, kLanes>(p, lanes, rows, slot);
+    return;
+  }
 
   // The lane's entry of a chunk. All loads of the first chunk are issued before any is used.
   struct Own {
     uint32_t key;
     float excess;
   };
-  const uint32_t first_key = rows.head / p.group * p.kv_len, slice = row % p.rows_a_key >> p.slice_bits;
+  const uint32_t first_key = rows.first_key, of_key = rows.of_key + slot.in_tile,
+                 slice = of_key >> p.slice_bits;
   const auto read_own = [&](uint32_t base) -> Own {  // past the last entry: the last one
     if (n == 0) return {first_key, 0};
     const int64_t at = slot.pool + min(base + lanes.owned(), n - 1);
@@ -83,7 +109,7 @@ __device__ __forceinline__ void tile_gradients(const BackwardProblem& p, int64_t
     if (more) next = read_own(base + kChunk);
     const uint32_t mine = base + lanes.owned();
     const bool leaves = mine < n && lanes.first_copy();
-    Entry entry{row % p.rows_a_key, 0, 0};
+    Entry entry{of_key, 0, 0};
     uint32_t place = 0;
     if (leaves)  // read early: there when ds is computed
       place = begin_of(p, own.key, slice) + p.ranks[slot.pool + mine];

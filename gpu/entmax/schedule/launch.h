@@ -5,9 +5,10 @@
 // On sm_90, blocks of a kernel start while the last blocks of the previous kernel still run (programmatic
 // dependent launch). The invariant: every kernel launched this way waits for the whole previous kernel before
 // it reads or writes any memory (wait_for_kernels_before, launch.cuh). A kernel that did not wait could end
-// before its predecessors, and its successors would read memory that these have not written yet. One kernel
-// waits at its end instead (recalling_kernel, gpu/decode/step.cuh): it needs nothing of its predecessor, and
-// that one lets it start only after a wait of its own, so that all kernels before are done.
+// before its predecessors, and its successors would read memory that these have not written yet. Two kernels
+// begin without what their predecessors write, as these let them start only after a wait of their own: so all
+// kernels before are done. One waits at its end (recalling_kernel, gpu/decode/step.cuh), the other when it
+// has asked for its queries (forward_kernel, gpu/entmax/hopper/screen/forward_kernel.cuh).
 
 #include <string>
 

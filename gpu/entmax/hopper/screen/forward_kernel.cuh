@@ -93,28 +93,38 @@ struct ForwardTiles {
   Head head;
 };
 
-// Finishes the calling warp's rows, if lists are left, and tells which are deferred. The thread's number is
-// read afresh, and the rest from shared memory: what lived across the calls would take registers from them.
-template <class T, int kPanels, class Tiles>
-__device__ __forceinline__ void finish_warp(const ForwardProblem& p, Tiles& tiles, bool has_lists) {
+// Finishes the calling warp's rows, whose lists are left. The thread's number is read afresh, and the rest
+// from shared memory: what lived across the calls would take registers from them.
+template <class Rows, class Tiles>
+__device__ __forceinline__ void finish_lists(const ForwardProblem& p, Tiles& tiles) {
   const auto warp = [] { return arch::thread_index() / 32; };
   const auto finish = [&](const auto& rows_of) {
     return rows_of(tiles.head.index, tiles.lists[warp()], tiles.listed[warp()]);
   };
-  if (has_lists) {
-    const int finished = finish([&](int head, auto& lists, auto& listed) {
-      return finish_rows<T, kPanels>(p, head, tiles.head, lists, listed);
+  const int finished = finish([&](int head, auto& lists, auto& listed) {
+    return finish_rows<Rows>(p, head, tiles.head, lists, listed);
+  });
+  if (finished < kQuads) [[unlikely]] {
+    finish([&](int head, auto& lists, auto& listed) {
+      finish_long_quads<Rows>(p, head, tiles.head, lists, finished, listed);
     });
-    if (finished < kQuads) [[unlikely]] {
-      finish([&](int head, auto& lists, auto& listed) {
-        finish_long_quads<T, kPanels>(p, head, tiles.head, lists, finished, listed);
-      });
-    }
+  }
+}
+
+// Finishes the calling warp's rows, if lists are left, and tells which are deferred.
+template <class T, int kPanels, class Tiles>
+__device__ __forceinline__ void finish_warp(const ForwardProblem& p, Tiles& tiles, bool has_lists) {
+  if (has_lists) {
+    if (kPanels == 1 && p.head_dim == 64)
+      finish_lists<HeadRows<T, kPanels, kPanels == 1>>(p, tiles);
+    else
+      finish_lists<HeadRows<T, kPanels, false>>(p, tiles);
   }
 
   // The masks of deferred rows. Lane r answers for row r.
-  const int lane = arch::lane_id(), first_row = tiles.head.first_row + warp() * kWarpRows;
-  const auto& lists = tiles.lists[warp()];
+  const int lane = arch::lane_id(), warp = arch::thread_index() / 32;
+  const int first_row = tiles.head.first_row + warp * kWarpRows;
+  const auto& lists = tiles.lists[warp];
   const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;
   const unsigned deferred = __ballot_sync(kWarp, is_row && lists.bound[lane].is_deferred());
   const int64_t half_word = (int64_t{tiles.head.index} * row_mask_words(p.q_len) * 32 + first_row) / 16;
@@ -129,6 +139,9 @@ __device__ __forceinline__ void finish_warp(const ForwardProblem& p, Tiles& tile
 // Screens and finishes the rows of a head from `first` on and below `end`: at most kQueries. kRanges: whether
 // rows see ranges of keys (arguments/key_range.h). Neither end of a range falls from row to row, so a block's
 // first and last rows tell which tiles some row sees, and which keys all see.
+//
+// The queries are asked for while the keys are still prepared: the kernel that prepares them lets this one
+// start only after its own wait, so whatever wrote the queries is done.
 template <class T, int kPanels, RowKeys kRows, class Tiles>
 __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUtensorMap& k_map,
                                             const CUtensorMap& high_norm_map, Tiles& tiles, int head,
@@ -140,6 +153,12 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   const int key_head = head / p.group;
 
   const int first_row = first + warp * kWarpRows;
+  const auto query_of = [&](int row) { return first_row + row < end ? first_row + row : -1; };
+  const int queries[2] = {query_of(row_of(0)), query_of(row_of(1))};
+  uint32_t q[4 * kPanels][4];
+  load_queries(p, head, queries, q);
+  wait_for_kernels_before();
+
   const auto range = [&](int query) -> KeyRange {
     if constexpr (kRanges) return range_of(p, query);
     return {0, max(min(query + p.reach, p.kv_len), 0)};
@@ -147,6 +166,14 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   const KeyRange first_range = range(first), last_range = range(end - 1);
   const int block_begin = first_range.begin, block_end = last_range.end;  // of the keys that a row sees
   const int whole_begin = last_range.begin, whole_end = first_range.end;  // of those that all rows see
+
+  // The largest error of the screen's products with the block's keys; +inf where a key cannot be screened.
+  const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
+  float error = 0;
+  for (int i = block_begin / kErrorKeys + thread; i < (block_end + kErrorKeys - 1) / kErrorKeys;
+       i += Tiles::kThreads)
+    error = fmaxf(error, errors[i]);
+
   Span segments{0, 0};
   if (p.segment > 0) segments.end = whole_end / p.segment;
   if (kRanges && p.segment > 0) segments.begin = (whole_begin + p.segment - 1) / p.segment;
@@ -175,8 +202,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
       arch::mbarrier_arrive(full);
     }
   };
-  const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
-  if (thread == 32) tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len, head, first};
+  if (thread == 32)
+    tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len, head, key_head, first};
   if (thread == 0) {
     for (int s = 0; s < kStages; ++s) {
       arch::mbarrier_init(&tiles.full[s], 1);
@@ -185,17 +212,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     arch::mbarrier_init_fence();
     for (int i = 0; i < min(kStages, schedule.length()); ++i) issue_load(std::true_type{}, i, i);
   }
-  const auto query_of = [&](int row) { return first_row + row < end ? first_row + row : -1; };
-  const int queries[2] = {query_of(row_of(0)), query_of(row_of(1))};
-  uint32_t q[4 * kPanels][4];
   float unit[2], norm[2];
-  load_queries<T>(p, head, queries, q, unit, norm);
-
-  // The largest error of the screen's products with the block's keys; +inf where a key cannot be screened.
-  float error = 0;
-  for (int i = block_begin / kErrorKeys + thread; i < (block_end + kErrorKeys - 1) / kErrorKeys;
-       i += Tiles::kThreads)
-    error = fmaxf(error, errors[i]);
+  scale_queries<T>(q, unit, norm);
   error = arch::warp_max(error);
   if (lane == 0) tiles.errors[warp] = error;
   __syncthreads();
@@ -435,9 +453,8 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels>::kThreads, ForwardTiles<
   using Tiles = ForwardTiles<kPanels, kRows == RowKeys::largest>;
   extern __shared__ __align__(1024) unsigned char dynamic[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
-  wait_for_kernels_before();
-  const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads,
-                         p.heads_together);
+  const BlockPlace place(static_cast<int>(blockIdx.x), (p.q_len + Tiles::kQueries - 1) / Tiles::kQueries,
+                         p.heads, p.heads_together);
   screen_rows<T, kPanels, kRows>(p, k_map, high_norm_map, tiles, place.head, place.tile * Tiles::kQueries,
                                  min((place.tile + 1) * Tiles::kQueries, p.q_len));
 }

@@ -9,25 +9,38 @@
 
 namespace splash::gpu::entmax::hopper {
 
-// Loads the queries as wgmma's A fragments, in float16: 16 rows per warp, each scaled by a power of two to 8
-// <= norm < 16. Rows and dimensions outside are zeros. unit: the scale's inverse. norm: at least the scaled
-// row's; NaN or infinite where the row cannot be screened.
-template <class T, int kSteps>
+// Loads the queries as wgmma's A fragments: 16 rows per warp. Rows and dimensions outside are zeros.
+template <int kSteps>
 __device__ __forceinline__ void load_queries(const ForwardProblem& p, int head, const int (&queries)[2],
-                                             uint32_t (&fragments)[kSteps][4], float (&unit)[2],
-                                             float (&norm)[2]) {
+                                             uint32_t (&fragments)[kSteps][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto* const q = static_cast<const uint16_t*>(p.q) + int64_t{head} * p.q_len * p.head_dim;
-  float squares[2] = {};
+  const auto* const q =
+      static_cast<const uint16_t*>(p.q) + int64_t{head} * p.q_len * p.head_dim + 2 * (lane % 4);
+  const uint16_t* const rows[2] = {q + int64_t{max(queries[0], 0)} * p.head_dim,
+                                   q + int64_t{max(queries[1], 0)} * p.head_dim};
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int query = queries[i % 2], column = 16 * step + 2 * (lane % 4) + 8 * (i / 2);
-      fragments[step][i] = query >= 0 && column < p.head_dim
-                               ? *reinterpret_cast<const uint32_t*>(q + int64_t{query} * p.head_dim + column)
+      const int first_column = 16 * step + 8 * (i / 2);  // of eight: a row ends with one of these
+      fragments[step][i] = queries[i % 2] >= 0 && first_column < p.head_dim
+                               ? *reinterpret_cast<const uint32_t*>(rows[i % 2] + first_column)
                                : 0;
-      const float2 pair = unpacked<T>(fragments[step][i]);
+    }
+  }
+}
+
+// Makes float16 of loaded queries, each scaled by a power of two to 8 <= norm < 16. unit: the scale's
+// inverse. norm: at least the scaled row's; NaN or infinite where the row cannot be screened.
+template <class T, int kSteps>
+__device__ __forceinline__ void scale_queries(uint32_t (&fragments)[kSteps][4], float (&unit)[2],
+                                              float (&norm)[2]) {
+  float squares[2] = {};
+#pragma unroll
+  for (const auto& of_step : fragments) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpacked<T>(of_step[i]);
       squares[i % 2] = fmaf(pair.x, pair.x, fmaf(pair.y, pair.y, squares[i % 2]));
     }
   }

@@ -19,14 +19,15 @@ struct Span {
 //
 // The sampling pass finds bounds. It takes no key twice, and two sorts of keys:
 //   near   the first tile, where many models have a sink, and the last tiles, for recent keys tend to matter
-//          most: kNearKeys in all.
+//          most: kNearKeys in all, or kNearOfFew where there are few keys: there a product saved is worth
+//          more than a better bound.
 //   far    of each segment of keys that all rows of the block see, those with the largest norms
 //          (prepare/high_norm.h); without segments, the tiles before the last ones. The block may leave these
 //          out.
 //
 // The screening pass takes all tiles, the last one first, and finds the pairs above the bounds.
 struct TileSchedule {
-  static constexpr int kNearKeys = 768;
+  static constexpr int kNearKeys = 768, kNearOfFew = 512, kFewKeys = 2048;
 
   int first_tile, tiles;  // of the screening pass
   int near_positions;     // the first positions
@@ -44,7 +45,8 @@ struct TileSchedule {
         tiles(seen.end > seen.begin ? seen.end - seen.begin : 0),
         first_segment(-1),
         stride(0) {
-    const int most = most_sampled / tile_keys, near = smaller(most, kNearKeys / tile_keys);
+    const int near_keys = tiles * tile_keys <= kFewKeys ? kNearOfFew : kNearKeys;
+    const int most = most_sampled / tile_keys, near = smaller(most, near_keys / tile_keys);
     near_positions = smaller(tiles, near);
     far_begin = whole_iterations(near_positions);
     int far = tiles - near_positions;

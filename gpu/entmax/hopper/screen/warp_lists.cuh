@@ -30,8 +30,8 @@ constexpr int kWarpRows = 16;
 // What a block's warps share of its head.
 struct Head {
   Entmax entmax;
-  float* bounds;         // [q_len]: of deferred rows, in units of <q, k>
-  int index, first_row;  // of the head; of the block's rows
+  float* bounds;                   // [q_len]: of deferred rows, in units of <q, k>
+  int index, key_head, first_row;  // of the head; of its keys, over the batch; of the block's rows
 };
 
 // Each lane owns one column, shared by its two rows and filled from the back with tiles of 64 keys: a hit

@@ -49,7 +49,7 @@ __device__ __forceinline__ bool costs_more_stored(const ForwardProblem& p, const
 }
 
 // Finishes the rows of these quads; nothing is written of deferred ones. listed: memory for the joined lists.
-template <class T, int kPanels, class Lists, class SomeQuads>
+template <class Rows, class Lists, class SomeQuads>
 __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_index, const Head& head,
                                              Lists& lists, const SomeQuads& quads,
                                              int (&listed)[Lists::kMost]) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
     return quads.has_row(row) && lists.query[row] >= 0 && !lists.bound[row].is_deferred();
   };
   join_columns(p.spill, lists, quads, share, listed, ranges, start, length);
-  score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
+  score_exactly<Rows>(p, head, lists, listed, ranges);
 
   Solution solution[2];
   bool are_cut = false;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
       __syncwarp();  // all have read
       if (keeps) {
         listed[to] = one;
-        probabilities[to] = split<T>(solved.inverse * entmax.weight(excess));
+        probabilities[to] = split<typename Rows::Element>(solved.inverse * entmax.weight(excess));
         if (stored >= 0) {
           p.support.columns[stored + to - kept.first] = static_cast<int>(key_of_entry(one));
           p.support.excess[stored + to - kept.first] = excess;
@@ -139,11 +139,11 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
     (half == 0 ? ranges[0] : ranges[1]) = kept;
     __syncwarp();  // entries and padding, for gather_values
   }
-  gather_values<T, kPanels>(p, head_index, lists, listed, ranges, writes);
+  gather_values<Rows>(p, head, lists, listed, ranges, writes);
 }
 
 // As finish_rows, where the lists do not fit when all are joined at once, or the warp has a slot.
-template <class T, int kPanels, class Lists>
+template <class Rows, class Lists>
 __device__ __noinline__ int finish_in_parts(const ForwardProblem& p, int head_index, const Head& head,
                                             Lists& lists, int (&listed)[Lists::kMost]) {
   spill_columns(p.spill, head, lists);  // columns are read part by part: scores of others come in their bytes
@@ -151,7 +151,7 @@ __device__ __noinline__ int finish_in_parts(const ForwardProblem& p, int head_in
   Quads quads = quads_that_fit<Lists>(0, keys);
   for (; quads.first < kQuads; quads = quads_that_fit<Lists>(quads.end, keys)) {
     if (quads.end == quads.first) return quads.end;
-    finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
+    finish_quads<Rows>(p, head_index, head, lists, quads, listed);
     __syncwarp();  // all are done with lists and columns
   }
   if (lists.slot >= 0) give_slot_back(p.spill, lists.slot);
@@ -161,7 +161,7 @@ __device__ __noinline__ int finish_in_parts(const ForwardProblem& p, int head_in
 // Finishes the warp's rows that are not deferred, up to the first quad whose lists do not fit, which it
 // returns, or kQuads: finish_long_quads goes on from there. Not inlined: inlined, values that the screen's
 // loop has no registers for would be spilled around it and read back from L2 here.
-template <class T, int kPanels, class Lists>
+template <class Rows, class Lists>
 __device__ __noinline__ int finish_rows(const ForwardProblem& p, int head_index, const Head& head,
                                         Lists& lists, int (&listed)[Lists::kMost]) {
   if (lists.slot < 0) {
@@ -171,30 +171,30 @@ __device__ __noinline__ int finish_rows(const ForwardProblem& p, int head_index,
       keys += keys_of_rows(static_cast<uint32_t>(lists.columns[pair][lane][0]));
     keys = of_open_rows(lists, keys);
     if (keys_of_warp(keys) <= kMostJoined<Lists>) {
-      finish_quads<T, kPanels>(p, head_index, head, lists, AllQuads{keys}, listed);
+      finish_quads<Rows>(p, head_index, head, lists, AllQuads{keys}, listed);
       return kQuads;
     }
   }
-  return finish_in_parts<T, kPanels>(p, head_index, head, lists, listed);
+  return finish_in_parts<Rows>(p, head_index, head, lists, listed);
 }
 
 // Not inlined, so that thinning and finishing do not take registers from one another.
-template <class T, int kPanels, class Lists>
+template <class Rows, class Lists>
 __device__ __noinline__ void finish_part(const ForwardProblem& p, int head_index, const Head& head,
                                          Lists& lists, Quads quads, int (&listed)[Lists::kMost]) {
-  finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
+  finish_quads<Rows>(p, head_index, head, lists, quads, listed);
   __syncwarp();  // all are done with lists and columns
 }
 
 // Finishes the quads from `first` on, behind finish_rows. Not called there: a call would take registers from
 // the loop over parts, whose code it has once more.
-template <class T, int kPanels, class Lists>
+template <class Rows, class Lists>
 __device__ __noinline__ void finish_long_quads(const ForwardProblem& p, int head_index, const Head& head,
                                                Lists& lists, int first, int (&listed)[Lists::kMost]) {
   while (first < kQuads) {
-    if (!fits(lists, first)) thin_quad<T, kPanels>(p, head_index, head, lists, first, listed);
+    if (!fits(lists, first)) thin_quad<Rows>(p, head_index, head, lists, first, listed);
     const Quads quads = quads_that_fit<Lists>(first, open_keys(lists));
-    finish_part<T, kPanels>(p, head_index, head, lists, quads, listed);
+    finish_part<Rows>(p, head_index, head, lists, quads, listed);
     first = quads.end;
   }
   give_slot_back(p.spill, lists.slot);

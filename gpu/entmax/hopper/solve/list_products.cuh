@@ -8,8 +8,19 @@
 
 namespace splash::gpu::entmax::hopper {
 
+// Rows of a head: elements of type T, in kPanels panels of 64 dimensions. kWhole: the last panel is whole,
+// too.
+template <class T, int kPanelsOfRow, bool kWholePanels>
+struct HeadRows {
+  using Element = T;
+  static constexpr int kPanels = kPanelsOfRow;
+  static constexpr bool kWhole = kWholePanels;
+};
+
 // A head's rows of 16-bit elements in memory. The calling lane reads or writes 16 bytes of every kApart.
-template <int kApart>
+// kWhole: all of these lie inside the row. (A condition on each load costs some layers of models 3 % of
+// forward.)
+template <int kApart, bool kWhole>
 struct LaneChunks {
   const char* first;  // of the head's first row
   uint32_t row_bytes;
@@ -23,12 +34,13 @@ struct LaneChunks {
   __device__ __forceinline__ uint4* at(uint32_t row, int chunk) const {
     return reinterpret_cast<uint4*>(const_cast<char*>(first) + uint64_t{row_bytes} * row + kApart * chunk);
   }
+  __device__ __forceinline__ bool has(int chunk) const { return kWhole || chunk < inside; }
   // Chunks from kFirst on; those outside the row are not written.
   template <int kFirst = 0, int kChunks>
   __device__ __forceinline__ void load(uint32_t row, uint4 (&chunks)[kChunks]) const {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      if (kFirst + c < inside) chunks[c] = __ldg(at(row, kFirst + c));
+      if (has(kFirst + c)) chunks[c] = __ldg(at(row, kFirst + c));
     }
   }
 };
@@ -69,19 +81,32 @@ __device__ __forceinline__ void for_batches(int end, const Fetch& fetch, const M
 // Exact scores <q, k> of the entries, summed in float32 on tensor cores. A product's 16 rows are keys, its 8
 // columns queries; each key needs one of its 8 results. Lane l holds 16 bytes of every 64 of keys and query:
 // a product's 16 dimensions are permuted, in the same way for both.
-template <class T, int kPanels, class Lists>
-__device__ __forceinline__ void score_exactly(const ForwardProblem& p, int head, Lists& lists,
+template <class Rows, class Lists>
+__device__ __forceinline__ void score_exactly(const ForwardProblem& p, const Head& head, Lists& lists,
                                               const int (&listed)[Lists::kMost],
                                               const EntryRange (&ranges)[2]) {
-  constexpr int kChunks = 2 * kPanels, kAtOnce = kPanels == 1 ? 4 : 2;  // keys per quad and batch
+  constexpr int kPanels = Rows::kPanels, kChunks = 2 * kPanels;
+  constexpr int kAtOnce = kPanels == 1 ? 4 : 2;  // keys per quad and batch
   const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane / 4;
-  const LaneChunks<64> keys(p.k, int64_t{head / p.group} * p.kv_len, p, lane % 4);
-  uint4 q[kChunks] = {};
-  const auto load_query = [&](int half) {
-    const LaneChunks<64> queries(p.q, int64_t{head} * p.q_len, p, lane % 4);
-    queries.load(static_cast<uint32_t>(max(lists.query[row_of(half)], 0)), q);
+  const LaneChunks<64, Rows::kWhole> keys(p.k, int64_t{head.key_head} * p.kv_len, p, lane % 4);
+  // The second eight rows' queries are asked for at once where there are registers, else when they are
+  // needed.
+  constexpr bool kAsksForBoth = kPanels == 1;
+  uint4 q[kChunks] = {}, second_q[kAsksForBoth ? kChunks : 1] = {};
+  const auto load_query = [&](int half, auto& to) {
+    const LaneChunks<64, Rows::kWhole> queries(p.q, int64_t{head.index} * p.q_len, p, lane % 4);
+    queries.load(static_cast<uint32_t>(max(lists.query[row_of(half)], 0)), to);
   };
-  load_query(0);
+  load_query(0, q);
+  if constexpr (kAsksForBoth) load_query(1, second_q);
+  const auto take_second_query = [&] {
+    if constexpr (kAsksForBoth) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) q[c] = second_q[c];
+    } else {
+      load_query(1, q);
+    }
+  };
   struct Batch {
     int entries[kAtOnce];
     uint4 keys[kAtOnce][kChunks];
@@ -92,15 +117,15 @@ __device__ __forceinline__ void score_exactly(const ForwardProblem& p, int head,
     for (int i = 0; i < kAtOnce; ++i) keys.load(key_of_entry(batch.entries[i]), batch.keys[i]);
   };
   const auto multiply = [&](const Batch& batch, int first) {
-    if (first == ranges[1].first) load_query(1);
+    if (first == ranges[1].first) take_second_query();
 #pragma unroll
     for (int i = 0; i < kAtOnce; i += 2) {
       float products[4] = {};  // of two keys with two of the queries each
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const uint4 &a = batch.keys[i][c], &b = batch.keys[i + 1][c];
-        arch::mma_m16n8k16<T>(products, {a.x, b.x, a.y, b.y}, q[c].x, q[c].y);
-        arch::mma_m16n8k16<T>(products, {a.z, b.z, a.w, b.w}, q[c].z, q[c].w);
+        arch::mma_m16n8k16<typename Rows::Element>(products, {a.x, b.x, a.y, b.y}, q[c].x, q[c].y);
+        arch::mma_m16n8k16<typename Rows::Element>(products, {a.z, b.z, a.w, b.w}, q[c].z, q[c].w);
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -123,17 +148,18 @@ __device__ __forceinline__ void score_exactly(const ForwardProblem& p, int head,
 //
 // While a batch is multiplied, loads are in flight: the next batch's or, where registers are few (two
 // panels), those of the other panel.
-template <class T, int kPanels, class Lists, class Writes>
-__device__ __forceinline__ void gather_values(const ForwardProblem& p, int head, const Lists& lists,
+template <class Rows, class Lists, class Writes>
+__device__ __forceinline__ void gather_values(const ForwardProblem& p, const Head& head, const Lists& lists,
                                               const int (&listed)[Lists::kMost],
                                               const EntryRange (&ranges)[2], const Writes& writes) {
-  constexpr int kAtOnce = kPanels == 1 ? 8 : 4;  // entries per lane and batch
+  using T = typename Rows::Element;
+  constexpr int kPanels = Rows::kPanels, kAtOnce = kPanels == 1 ? 8 : 4;  // entries per lane and batch
   const int lane = static_cast<int>(threadIdx.x) % 32, column = lane / 4, quarter = lane % 4;
   constexpr int kParts = kPanels == 2 ? 2 : 1, kOfPart = kPanels / kParts;
-  const LaneChunks<128> values(p.v, int64_t{head / p.group} * p.kv_len, p, column);
+  const LaneChunks<128, Rows::kWhole> values(p.v, int64_t{head.key_head} * p.kv_len, p, column);
   float sums[kPanels][4][4] = {};
   const auto store = [&](int half) {
-    const LaneChunks<128> out(p.out, int64_t{head} * p.q_len, p, column);
+    const LaneChunks<128, Rows::kWhole> out(p.out, int64_t{head.index} * p.q_len, p, column);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {  // the lane's sums belong to two rows
       const int row = 2 * quarter + j + 8 * half, query = lists.query[row];
@@ -141,7 +167,7 @@ __device__ __forceinline__ void gather_values(const ForwardProblem& p, int head,
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
         const auto& s = sums[panel];
-        if (panel < out.inside)
+        if (out.has(panel))
           *out.at(static_cast<uint32_t>(query), panel) = {
               arch::pack_pair<T>(s[0][j], s[0][j + 2]), arch::pack_pair<T>(s[1][j], s[1][j + 2]),
               arch::pack_pair<T>(s[2][j], s[2][j + 2]), arch::pack_pair<T>(s[3][j], s[3][j + 2])};

@@ -22,15 +22,12 @@ __device__ __forceinline__ float bound_of_row(const Lists& lists, int row) {
   return lists.unit[row] * lists.bound[row].value;
 }
 
-// Solves the two rows of the calling lane's quad, whose lists have `length` entries from `start` on, from the
-// rows' bounds. Under k_keep these may be above tau, so it begins from the largest score. entries: how many
-// of each list have p > 0.
-template <class Lists>
-__device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& entmax, const Share& share,
-                                           const int (&start)[2], const int (&length)[2],
-                                           Solution (&solution)[2], int (&entries)[2]) {
+// As solve_rows. kHeld: entries of a row in each lane's registers; others are read again at each step.
+template <int kHeld, class Lists>
+__device__ __forceinline__ void solve_rows_with(const Lists& lists, const Entmax& entmax, const Share& share,
+                                                const int (&start)[2], const int (&length)[2],
+                                                Solution (&solution)[2], int (&entries)[2]) {
   const float lower[2] = {bound_of_row(lists, share.row(0)), bound_of_row(lists, share.row(1))};
-  constexpr int kHeld = 12;  // entries of a row in each lane's registers
   float held[2][kHeld], largest[2], bound[2], sum[2];
   const auto score_of = [&](int half, int i) {
     const int at = share.lanes * i + share.lane;
@@ -95,6 +92,20 @@ __device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& ent
     for (int i = kHeld; i < most; ++i) entries[half] += solution[half].has(score_of(half, i)) ? 1 : 0;
     entries[half] = share.sum(entries[half]);
   }
+}
+
+// Solves the two rows of the calling lane's quad, whose lists have `length` entries from `start` on, from the
+// rows' bounds. Under k_keep these may be above tau, so it begins from the largest score. entries: how many
+// of each list have p > 0.
+template <class Lists>
+__device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& entmax, const Share& share,
+                                           const int (&start)[2], const int (&length)[2],
+                                           Solution (&solution)[2], int (&entries)[2]) {
+  constexpr int kFew = 4, kMany = 12;  // of a lane
+  if (__all_sync(kWarp, max(length[0], length[1]) <= kFew * share.lanes) != 0)
+    solve_rows_with<kFew>(lists, entmax, share, start, length, solution, entries);
+  else
+    solve_rows_with<kMany>(lists, entmax, share, start, length, solution, entries);
 }
 
 }  // namespace splash::gpu::entmax::hopper

@@ -111,7 +111,7 @@ __device__ __forceinline__ bool chunk_fits(const SpillSlots& slots, const Lists&
 }
 
 // Not inlined: rarely called.
-template <class T, int kPanels, class Lists>
+template <class Rows, class Lists>
 __device__ __noinline__ void thin_chunk(const ForwardProblem& p, int head_index, const Head& head,
                                         Lists& lists, Chunk chunk, int (&listed)[Lists::kMost]) {
   const Share share(chunk);
@@ -119,13 +119,13 @@ __device__ __noinline__ void thin_chunk(const ForwardProblem& p, int head_index,
   int start[2], length[2], entries[2];
   Solution solution[2];
   join_columns(p.spill, lists, chunk, share, listed, ranges, start, length);
-  score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
+  score_exactly<Rows>(p, head, lists, listed, ranges);
   solve_rows(lists, head.entmax, share, start, length, solution, entries);
   prune_chunk(p.spill, head, lists, chunk, share, length, solution);
 }
 
 // Thins the lists of a quad, chunk by chunk. Where they do not fit then, its rows are deferred.
-template <class T, int kPanels, class Lists>
+template <class Rows, class Lists>
 __device__ __forceinline__ void thin_quad(const ForwardProblem& p, int head_index, const Head& head,
                                           Lists& lists, int quad, int (&listed)[Lists::kMost]) {
 #pragma unroll 1
@@ -135,7 +135,7 @@ __device__ __forceinline__ void thin_quad(const ForwardProblem& p, int head_inde
     for (int i = 0; i < chunks && bits_of_open_rows(lists, quad) != 0; ++i) {
       const Chunk chunk{{quad, quad + 1}, i, chunks};
       if (chunk_fits(p.spill, lists, chunk))
-        thin_chunk<T, kPanels>(p, head_index, head, lists, chunk, listed);
+        thin_chunk<Rows>(p, head_index, head, lists, chunk, listed);
       else
         defer_quad(lists, head, quad);
     }
