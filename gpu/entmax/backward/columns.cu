@@ -15,6 +15,7 @@ namespace splash::gpu::entmax::backward {
 namespace {
 
 constexpr int kMostEntries = kColumnTile - 1 + kLongColumn;  // of a tile
+constexpr uint32_t kFewEntries = 24;                         // of a key: all are compared with one another
 
 // The first key with at least `place` keys and entries, counted together, before it. All lanes of a warp
 // search for it together.
@@ -63,7 +64,7 @@ __device__ __forceinline__ void sum_tile(const BackwardProblem& p, const Columns
   const uint32_t count = begins[key_count],
                  first_step = 0x80000000u >> __clz(static_cast<int>(key_count | 1));
 
-  // Sort each key's entries by row.
+  // Sort each key's entries by row. They lie slice after slice.
   for (uint32_t i = threadIdx.x; i < count; i += kColumnThreads)
     rows[i] = arrived[first_entry + i].entry(p).row;
   __syncthreads();
@@ -73,8 +74,14 @@ __device__ __forceinline__ void sum_tile(const BackwardProblem& p, const Columns
       if (key + step < key_count && begins[key + step] <= i) key += step;
     }
     Entry entry = arrived[first_entry + i].entry(p);
-    uint32_t place = begins[key];
-    for (uint32_t other = begins[key]; other < begins[key + 1]; ++other)
+    uint32_t first = begins[key], end = begins[key + 1];
+    if (end - first > kFewEntries) {  // only those of its slice may be in another order
+      const uint32_t slice = entry.row >> p.slice_bits, of_key = first_key + key;
+      first = begin_of(p, of_key, slice) - first_entry;
+      if (slice + 1 < p.slices) end = begin_of(p, of_key, slice + 1) - first_entry;
+    }
+    uint32_t place = first;
+    for (uint32_t other = first; other < end; ++other)
       place += (rows[other] - entry.row) >> 31;  // 1 where it is less: rows are below 2^31
     entry.row += p.by_kv_len.quotient(first_key + key) * p.rows_a_key;
     entries[place] = {entry, key};
