@@ -253,25 +253,27 @@ TEST_CASE("entmax backward on the CPU: where dropout dropped a key, its value an
 }
 
 TEST_CASE("entmax backward on the CPU: a row with one key has dQ 0, whatever the value is, beside any rows") {
-  Case c = make_case(entmax_spec({1, 2, 1, 90, 400, 64}, 1.5), Dtype::bf16);
-  const auto is_broad = [](int64_t row) { return row % 7 == 3; };
-  std::mt19937_64 random(test_seed() + 2);
-  std::uniform_real_distribution<double> excess(1e-3, 1);
-  for (int64_t row = 0; row < c.spec.shape.rows(); ++row) {
-    for (int64_t j = is_broad(row) ? 12 : 1; j > 0; --j)
-      c.support.add(is_broad(row) ? 10 + j : row % 6, static_cast<float>(excess(random)));
-    c.support.end_row();
-  }
-  check_against_oracle(c);
-  const auto clean = outputs_of<__nv_bfloat16>(c, test_seed());
-  std::fill_n(c.inputs.v.row(0, 0, 5), c.spec.shape.head_dim, NAN);  // that rows with one key attend to
-  const auto spoilt = outputs_of<__nv_bfloat16>(c, test_seed());
-  CHECK(spoilt.bytes() == clean.bytes());
-  const Tensor<double> dq = spoilt.gradients(c.spec.shape).dq;
-  for (int64_t row = 0; row < c.spec.shape.rows(); ++row) {
-    const double* const of_row = dq.row(0, row / c.spec.shape.q_len, row % c.spec.shape.q_len);
-    const bool is_zero = std::all_of(of_row, of_row + c.spec.shape.head_dim, [](double x) { return x == 0; });
-    CHECK(is_zero == !is_broad(row));
+  // The second has three slices of rows, and keys with entries of each.
+  for (const AttentionShape& shape : {AttentionShape{1, 2, 1, 90, 400, 64}, {1, 3, 1, 1000, 60, 8}}) {
+    Case c = make_case(entmax_spec(shape, 1.5), Dtype::bf16);
+    const auto is_broad = [](int64_t row) { return row % 7 == 3; };
+    std::mt19937_64 random(test_seed() + 2);
+    std::uniform_real_distribution<double> excess(1e-3, 1);
+    for (int64_t row = 0; row < shape.rows(); ++row) {
+      for (int64_t j = is_broad(row) ? 12 : 1; j > 0; --j)
+        c.support.add(is_broad(row) ? 10 + j : row % 6, static_cast<float>(excess(random)));
+      c.support.end_row();
+    }
+    check_against_oracle(c);
+    const auto clean = outputs_of<__nv_bfloat16>(c, test_seed());
+    std::fill_n(c.inputs.v.row(0, 0, 5), shape.head_dim, NAN);  // that rows with one key attend to
+    const auto spoilt = outputs_of<__nv_bfloat16>(c, test_seed());
+    CHECK(spoilt.bytes() == clean.bytes());
+    const Tensor<double> dq = spoilt.gradients(shape).dq;
+    for (int64_t row = 0; row < shape.rows(); ++row) {
+      const double* const of_row = dq.row(0, row / shape.q_len, row % shape.q_len);
+      CHECK(std::all_of(of_row, of_row + shape.head_dim, [](double x) { return x == 0; }) == !is_broad(row));
+    }
   }
 }
 

@@ -134,6 +134,11 @@ def test_tables_of_other_reports_stay():
     assert fill(other, report()) == other
 
 
+def test_a_table_of_another_reports_cases_stays():
+    other = DOCUMENT.replace("toy/0-first -->", "toy/0-first kv_len=7 -->")
+    assert fill(other + DOCUMENT, report()) == other + fill(DOCUMENT, report())
+
+
 def test_an_implementation_without_cases_is_refused():
     with pytest.raises(LadderError, match="toy has no case of toy/9-last"):
         fill(DOCUMENT.replace("toy/0-first", "toy/9-last"), report())

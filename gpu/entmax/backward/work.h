@@ -19,9 +19,10 @@ struct BackwardKernel {
 };
 
 // In order of launch, without dL/dalpha, for a store that grew to hold the entries. The count assumes that
-// all rows are stored and have at most 128 entries. The kernels for longer rows, for keys with many entries
-// and for dense products are launched, too, and counted as if they found nothing to do. `dense`: whether the
-// kernels for dense products are launched (Hopper's path, head_dim up to kMostUnstoredHeadDim). Throws
+// all rows are stored and have 2 to 128 entries, and keys few: rows with one read less, and keys with more
+// than 24 look up where their slices begin. The kernels for longer rows, for keys with many entries and for
+// dense products are launched, too, and counted as if they found nothing to do. `dense`: whether the kernels
+// for dense products are launched (Hopper's path, head_dim up to kMostUnstoredHeadDim). Throws
 // InvalidArgument where entries is negative.
 std::vector<BackwardKernel> backward_kernels(const AttentionSpec& spec, Dtype dtype, int64_t entries,
                                              const DeviceInfo& device, bool dense);

@@ -3,7 +3,8 @@
     python -m splash_laboratory.documents.peer_tables data/reports/flagship-h200.h5 docs/questions/*.md
 
 A table stands between two markers; the words of the first are the experiment, of this report or of another, the
-implementation, and what chooses among its cases, if anything does:
+implementation, and what chooses among its cases, if anything does. Where a report has cases of one of an experiment's
+tables, those that choose none of them are another report's.
 
     <!-- peers entmax-model: entmax/0-one-pass kv_len=8192 -->
     ...
@@ -33,16 +34,25 @@ PASSES = {"forward": "forward", "forward_backward": "both passes"}
 def fill(document: str, report: Report) -> str:
     """The document with every table of the report's experiments written anew."""
     held = set(report.results["experiment"].values)
+    written, missing = set(), {}
 
     def table(match: re.Match[str]) -> str:
         if match["experiment"] not in held:
             return match[0]
-        rows = lines(chosen(report, match["experiment"], match["where"]), match["ours"])
+        try:
+            rows = lines(chosen(report, match["experiment"], match["where"]), match["ours"])
+        except LadderError as error:
+            missing[match["experiment"]] = error
+            return match[0]
         if not rows:
             raise LadderError(f"{report.path}: {match['experiment']} has no case of {match['ours']}")
+        written.add(match["experiment"])
         return match[1] + "\n" + "\n".join(rows) + "\n\n" + match[5]
 
-    return MARKER.sub(table, document)
+    filled = MARKER.sub(table, document)
+    for experiment in missing.keys() - written:
+        raise missing[experiment]
+    return filled
 
 
 def lines(cases: Sequence[xr.Dataset], ours: str) -> list[str]:
