@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -162,8 +163,10 @@ class _Run:
             if self.captured is None:
                 self.captured = CapturedStep(model, loss_of, windows)
             return self.captured(windows)
-        except (RuntimeError, NotImplementedError):  # a device's lasting error comes again in the step without a graph
+        except (RuntimeError, NotImplementedError) as error:  # a device's lasting error comes again in the step without a graph
             self.captures = False
+            why = str(error).partition("\n")[0] or type(error).__name__
+            warnings.warn(f"from step {self.done} on steps are not replayed as CUDA graphs: {why}", stacklevel=2)
             return None
 
     def _windows(self) -> Tensor:

@@ -279,6 +279,7 @@ def test_a_step_that_a_graph_cannot_give_is_computed_without_it(monkeypatch, tmp
         self.captures, self.recomputes = True, False
 
     monkeypatch.setattr(training._Run, "__init__", begin)
-    found = convert(llama(), TOKENS, Plan(**{**SMALL, "steps": 6}), tmp_path / "found").state()
+    with pytest.warns(UserWarning, match="from step 3 on steps are not replayed as CUDA graphs: out of memory"):
+        found = convert(llama(), TOKENS, Plan(**{**SMALL, "steps": 6}), tmp_path / "found").state()
     assert seen == ["captured", "replayed", "captured", "replayed", "replayed"]  # steps 1 to 3; the last two without a graph
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)

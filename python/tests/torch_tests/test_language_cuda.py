@@ -64,7 +64,7 @@ def test_kascade_is_planned_and_measured_alike(tmp_path, dtype):
 
 
 def converted_twice(monkeypatch, tmp_path, changes, spoil=lambda monkeypatch: None):
-    """(with graphs, without, what each replay gave): the converted states and losses."""
+    """(with graphs, without, what each replay gave): the converted states and losses. Why a step was not captured stands in a warning."""
     plan = Plan(**{"steps": 6, "batch": 2, "length": 64, "rank": 2, **changes})
     replays, replay = [], CapturedStep.__call__
 
