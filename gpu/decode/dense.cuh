@@ -12,11 +12,21 @@
 
 #include "gpu/arch/prefetch.cuh"
 #include "gpu/decode/dense_values.cuh"
+#include "gpu/decode/key_stage.cuh"
 #include "gpu/decode/launch.cuh"
 #include "gpu/decode/recent.cuh"
 #include "gpu/decode/start.cuh"
 
 namespace splash::gpu::decode {
+
+// 16 keys at a time, on their way to a warp.
+template <class T, int kDim>
+struct DenseStages {
+  using Stage = KeyStage<T, kDim>;
+  static constexpr int kCount = Stage::kBytes >= 4096 ? 2 : 8192 / Stage::kBytes;
+  static_assert(kWarpGroups % kCount == 0);
+  __align__(16) unsigned char of[kCount][Stage::kBytes];
+};
 
 // Of a block; the pages that it holds follow.
 template <class T, int kDim>
@@ -25,62 +35,73 @@ struct DenseMemory {
   RowSums of_warp[kWarps];
   Search search[kRows];
   float largest_of_warp[kWarps][kRows], largest[kRows];
-  __align__(16) HeldWeights weights[kWarps];
-  PartSums<kDim> parts;
   uint32_t broad[kWarps];
+  union {
+    DenseStages<T, kDim> stages[kWarps];
+    struct {
+      __align__(16) HeldWeights weights[kWarps];
+      PartSums<kDim> parts;
+    } values;
+  };
 };
 
-// Scores the block's keys for all rows, -inf where a row does not see a key. Of rows 2 t and 2 t + 1 the lane
-// gets the largest of its own.
+// Scores the block's keys for all rows, -inf where a row does not see a key. A warp has 128 keys of each
+// chunk, one behind the other. Of rows 2 t and 2 t + 1 the lane gets the largest of its own.
 template <class T, int kDim>
 __device__ __forceinline__ void score_chunks(const Step& p, const Unit& unit, const HeldUnit<T, kDim>& held,
                                              const Chunks& chunks, int length, const DenseRoom& room,
-                                             float (&largest)[2]) {
+                                             DenseStages<T, kDim>& stages, float (&largest)[2]) {
+  using Stage = KeyStage<T, kDim>;
+  constexpr int kCount = DenseStages<T, kDim>::kCount;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const Visible sees(p, unit, length, lane);
   const Queries<T, kDim> q(held.queries, lane);
-  const int groups = (chunks.end - chunks.begin) * kWarpGroups, row = 2 * (lane % 4);
-  float* const scores = room.scores + row * room.pitch + chunks.begin * kChunkKeys + lane / 4;
-  // The next groups of 16 keys are on their way while these are scored.
-  constexpr int kKeyBytes = kDim * static_cast<int>(sizeof(T)),
-                kTogether = kKeyBytes <= 256 ? 256 / kKeyBytes : 1;
-  static_assert(kWarpGroups % kTogether == 0);
-  KeyChunk<T, kDim> next[kTogether];
-  bool next_exists[kTogether];
-  const auto load = [&](int first) {
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const int group = first + j;
-      const int key = group < groups ? chunks.key(chunks.begin + group / kWarpGroups) +
-                                           group_key(group % kWarpGroups, warp)
-                                     : length;
-      const int page = key < length ? unit.page(p, key) : -1;
-      next_exists[j] = page >= 0;
-      next[j].load_from_page(p, unit, key, page, lane);
-    }
+  const int row = 2 * (lane % 4), own = 16 * kWarpGroups * warp;      // the warp's first key of a chunk
+  const int seen_by_all = p.window > 0 ? 0 : length - (p.q_len - 1);  // keys below it
+  unsigned exist = 0;                                                 // stages that hold keys, as bits
+  const auto load = [&](int stage, int key) {
+    const int page = key < length ? unit.page(p, key) : -1;
+    exist = page >= 0 ? exist | 1u << stage : exist & ~(1u << stage);
+    if (page >= 0)
+      Stage::copy(stages.of[stage],
+                  unit.in_page<T>(p, p.cache.keys, page, key + Stage::key_of(lane)) + Stage::element_of(lane),
+                  p.cache.keys.token_stride, lane);
+    arch::cp_async_commit();
   };
-  load(0);
+#pragma unroll
+  for (int stage = 0; stage < kCount; ++stage)
+    load(stage, chunks.begin < chunks.end ? chunks.key(chunks.begin) + own + 16 * stage : length);
 #pragma unroll 1
-  for (int first = 0; first < groups; first += kTogether) {
-    float d[kTogether][4];
-    bool exists[kTogether];
+  for (int chunk = chunks.begin; chunk < chunks.end; ++chunk) {
+    const int first = chunks.key(chunk) + own,
+              next = chunk + 1 < chunks.end ? chunks.key(chunk + 1) + own : length;
+    float* const of_row = room.scores + row * room.pitch + chunk * kChunkKeys + own + lane / 4;
+    float* const of_next_row = of_row + room.pitch;
+#pragma unroll 4
+    for (int group = 0; group < kWarpGroups; ++group) {
+      const int stage = group % kCount, coming = group + kCount, key = first + 16 * group;
+      arch::cp_async_wait<kCount - 1>();
+      __syncwarp();
+      KeyChunk<T, kDim> keys;
+      Stage::read(stages.of[stage], lane, keys);
+      const bool exists = (exist >> stage & 1) != 0;
+      __syncwarp();  // all lanes have read them
+      load(stage, coming < kWarpGroups ? first + 16 * coming : next + 16 * (coming - kWarpGroups));
+      float d[4];
+      keys.score(q, d);
+      if (!exists || key + 16 > seen_by_all) {
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      next[j].score(q, d[j]);
-      exists[j] = next_exists[j];
-    }
-    load(first + kTogether);
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const int group = first + j,
-                at = group / kWarpGroups * kChunkKeys + group_key(group % kWarpGroups, warp),
-                key = chunks.key(chunks.begin + group / kWarpGroups) + at % kChunkKeys + lane / 4;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (!exists[j] || !sees(i % 2, key + i / 2 * 8)) d[j][i] = -INFINITY;
-        largest[i % 2] = arch::larger_or_nan(largest[i % 2], d[j][i]);
-        if (row < p.listed_rows) scores[i % 2 * room.pitch + at + i / 2 * 8] = d[j][i];
+        for (int i = 0; i < 4; ++i) {
+          if (!exists || !sees(i % 2, key + lane / 4 + i / 2 * 8)) d[i] = -INFINITY;
+        }
       }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) largest[i % 2] = arch::larger_or_nan(largest[i % 2], d[i]);
+      if (row >= p.listed_rows) continue;
+      of_row[16 * group] = d[0];
+      of_row[16 * group + 8] = d[2];
+      of_next_row[16 * group] = d[1];
+      of_next_row[16 * group + 8] = d[3];
     }
   }
 }
@@ -145,7 +166,7 @@ __device__ void attend_to_all(const Step& p, int index, const Team& team, DenseM
   const Chunks chunks(p, max(length, 0), team);
   const DenseRoom room(p, static_cast<int>(blockIdx.x) / p.dense.team);
   float largest[2] = {-INFINITY, -INFINITY};
-  score_chunks(p, unit, memory.unit, chunks, length, room, largest);
+  score_chunks(p, unit, memory.unit, chunks, length, room, memory.stages[warp], largest);
   prefetch_values<T, kDim>(p, unit, chunks, length);
   find_largest(team, largest, room.largest, memory);
 
@@ -177,7 +198,7 @@ __device__ void attend_to_all(const Step& p, int index, const Team& team, DenseM
   }
   const auto sum = [&]<int kMost>() {
     sum_values<T, kDim, kMost>(p, unit, chunks, room, summed, entmax, memory.largest, memory.search,
-                               memory.weights[warp]);
+                               memory.values.weights[warp]);
   };
   if (p.listed_rows <= 4) {
     sum.template operator()<4>();
@@ -197,12 +218,12 @@ __device__ void attend_to_all(const Step& p, int index, const Team& team, DenseM
     const Search& search = memory.search[row];
     int parts = kParts;
     if ((summed >> row & 1) != 0) {
-      add_chunks<T, kDim>(p, row, chunks.count, room, memory.parts);
+      add_chunks<T, kDim>(p, row, chunks.count, room, memory.values.parts);
     } else if ((listed >> row & 1) != 0) {
       const RowList list = room.list_of(p, row, search.of_high.support);
       gather_kept(list, row, chunks, room);
       __syncthreads();
-      add_parts<T, kDim>(p, unit, list, warp, kWarps, length, lane, memory.parts);
+      add_parts<T, kDim>(p, unit, list, warp, kWarps, length, lane, memory.values.parts);
       parts = parts_of(list.count, kDim);
     } else {
       if (warp == 0) write_unsolved<T, kDim>(p, unit, row, is_nan(row), lane);
@@ -210,7 +231,7 @@ __device__ void attend_to_all(const Step& p, int index, const Team& team, DenseM
     }
     __syncthreads();
     if (warp == 0) {
-      write_sums<T, kDim>(p, unit, row, memory.parts, parts, lane);
+      write_sums<T, kDim>(p, unit, row, memory.values.parts, parts, lane);
       const float z_max = entmax[row].gain * memory.largest[row];
       write_results(p, unit, row, z_max - search.found(), z_max, search.of_high.support, lane);
     }
@@ -239,8 +260,7 @@ __global__ void __launch_bounds__(kThreads, dense_blocks_per_multiprocessor(kDim
   auto& memory = *reinterpret_cast<DenseMemory<T, kDim>*>(dynamic_shared_memory());
   auto* const pages = reinterpret_cast<int32_t*>(&memory + 1);
   const Team team(p.dense.team);
-  const int number = static_cast<int>(blockIdx.x) / p.dense.team;
-  int seen = 0;
+  int seen = 0, next = static_cast<int>(blockIdx.x) / p.dense.team;  // of the broad units; next: the team's
 #pragma unroll 1
   for (int first = 0; first < p.units; first += kThreads) {
     const int mine = first + thread;
@@ -250,11 +270,14 @@ __global__ void __launch_bounds__(kThreads, dense_blocks_per_multiprocessor(kDim
     __syncthreads();
 #pragma unroll 1
     for (int warp = 0; warp < kWarps; ++warp) {
+      uint32_t left = memory.broad[warp];
+      const int end = seen + __popc(left);
 #pragma unroll 1
-      for (uint32_t left = memory.broad[warp]; left != 0; left &= left - 1) {
-        if (seen++ % p.dense.teams == number)
-          attend_to_all(p, first + 32 * warp + __ffs(static_cast<int>(left)) - 1, team, memory, pages);
+      for (; next < end; next += p.dense.teams) {
+        for (; seen < next; ++seen) left &= left - 1;
+        attend_to_all(p, first + 32 * warp + __ffs(static_cast<int>(left)) - 1, team, memory, pages);
       }
+      seen = end;
     }
   }
 }

@@ -49,20 +49,25 @@ struct Search {
 };
 
 // The lane's share of a row's sums at a shift: of `count` scores four from `first` on, and so on every `step`
-// further; 16 at a time.
+// further; 16 at a time, while the next ones are on their way.
 template <class Kind>
 __device__ __forceinline__ RowSums sums_at(const Entmax& entmax, Kind kind, const float* scores, int count,
                                            int first, int step, float largest, float shift) {
   RowSums sums{};
+  float4 ahead[4];
+  const auto load = [&](int from) {  // the last four once more where there are no more
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      ahead[j] = *reinterpret_cast<const float4*>(scores + min(from + j * step, count - 4));
+  };
+  if (first < count) load(first);
 #pragma unroll 1
   for (int i = first; i < count; i += 4 * step) {
     float4 fours[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int at = i + j * step;
-      fours[j] = at < count ? *reinterpret_cast<const float4*>(scores + at)
-                            : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    }
+    for (int j = 0; j < 4; ++j)
+      fours[j] = i + j * step < count ? ahead[j] : float4{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    load(i + 4 * step);
     WeightSum weights;
 #pragma unroll
     for (const float4& four : fours) {

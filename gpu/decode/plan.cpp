@@ -55,11 +55,11 @@ void check_aligned(const char* name, const void* data) {
 }
 
 // Blocks that run together. A cluster lies in one part of the device, some of which have fewer
-// multiprocessors than others; a pair fits anywhere.
-int blocks_at_once(const Device& device, int team, int resident) {
+// multiprocessors than others; a pair fits anywhere. of_part: multiprocessors that each part has at least.
+int blocks_at_once(const Device& device, int team, int resident, int of_part = kPartMultiprocessors - 1) {
   if (team <= 2) return device.multiprocessors * resident;
   const int parts = std::max(device.multiprocessors / kPartMultiprocessors, 1);
-  return parts * ((kPartMultiprocessors - 1) * resident / team) * team;
+  return parts * (of_part * resident / team) * team;
 }
 
 // The blocks of a unit.
@@ -210,8 +210,10 @@ void divide_dense(Step& s, const Device& device) {
   int64_t bytes = 0;  // of a team
   d.teams = 1;
   visit_dense(s, [&](auto* array, int64_t count) { bytes += count * static_cast<int64_t>(sizeof *array); });
+  // A team that finds no multiprocessors begins when another ends, so parts may count as whole.
   const int64_t room = std::max<int64_t>(kDenseBytes / std::max<int64_t>(bytes, 1), kLeastDenseTeams),
-                at_once = std::max(blocks_at_once(device, d.team, resident) / d.team, 1);
+                at_once =
+                    std::max(blocks_at_once(device, d.team, resident, kPartMultiprocessors) / d.team, 1);
   d.teams = static_cast<int>(std::clamp<int64_t>(s.units, 1, std::min(room, at_once)));
 }
 

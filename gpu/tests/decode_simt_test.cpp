@@ -215,6 +215,22 @@ TEST_CASE("decode on the CPU: the dense pass takes what is left to it, and gives
   }
 }
 
+TEST_CASE("decode on the CPU: each broad unit of many is some team's, and no other unit is") {
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < 270; ++i) lengths.push_back(1 + i % 37);  // more than a block reads at a time
+  const DecodeCase c = decode_case({.lengths = lengths, .kv_heads = 1, .group = 1});
+  const StepResults screened = run(c);
+  check_step_results(c, screened);
+  std::vector<uint32_t> memory(pairs_of(c), 0);
+  for (size_t unit = 0; unit < memory.size(); ++unit)
+    memory[unit] = unit == 31 || unit == 32 || unit > 260 || (unit * unit % 7 < 3 && unit / 40 != 3) ? 1 : 0;
+  const std::vector<uint32_t> before = memory;
+  const StepResults results = run(c, {}, &memory);
+  check_same_bits(results, screened);
+  for (size_t unit = 0; unit < memory.size(); ++unit)
+    REQUIRE(results.counts[4 * unit + 3] == static_cast<int32_t>(before[unit]));
+}
+
 TEST_CASE("decode on the CPU: a step remembers which units were broad, and forgets") {
   const DecodeOptions options{.lengths = {3000, 2000}, .kv_heads = 1, .temperature = 0.1};
   const DecodeCase broad = decode_case(options);
