@@ -12,6 +12,8 @@
 //     and
 //                     after attention
 //     attribute causal
+//
+// /kv_head and the attribute method, which some files have, are read by analysis/captured_heads.h.
 
 #include <cstdint>
 #include <string>

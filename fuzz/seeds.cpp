@@ -56,6 +56,11 @@ void write_captures(const fs::path& source, const fs::path& folder) {
   const std::vector<std::byte> image = file.image();
   write(folder / "corner", {reinterpret_cast<const char*>(image.data()), image.size()});
   analysis::testing::write_capture(folder / "heads", {});
+  analysis::testing::write_capture(
+      folder / "converted",
+      {.method = R"({"schema": "splash attention method 1", "default": {"kind": "entmax", "factor": 0.5},)"
+                 R"("layers": {"7": {"kind": "entmax", "alpha": [1.25, 1.5, 1.5, 2], "k_keep": 64}}})",
+       .kv_heads = {1, 0}});
 }
 
 void write_toml(const fs::path& source, const fs::path& folder) {

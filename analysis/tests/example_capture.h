@@ -19,7 +19,9 @@ struct ExampleCapture {
   std::vector<double> scale{0.5, 0.5};
   bool causal = true;
   int64_t calls = 1;
-  int64_t full_call = -1;  // a call that is not causal, whatever `causal` says
+  int64_t full_call = -1;           // a call that is not causal, whatever `causal` says
+  std::string method{};             // the root's attribute; empty: none
+  std::vector<int64_t> kv_heads{};  // of the model, that are held; empty: not told
 };
 
 // The element at `place` of a call's tensor: different for each place, exact in float32, in [-2, 2].
@@ -37,6 +39,9 @@ inline void write_capture(const std::string& path, const ExampleCapture& example
   root.set_text("schema", kCaptureSchema);
   const auto layers = static_cast<int64_t>(example.layers.size());
   root.create_integers("layer", {layers}, example.layers);
+  if (!example.method.empty()) root.set_text("method", example.method);
+  if (!example.kv_heads.empty())
+    root.create_integers("kv_head", {static_cast<int64_t>(example.kv_heads.size())}, example.kv_heads);
   for (int64_t call = 0; call < example.calls; ++call) {
     report::hdf5::Group group = root.create_group("call-" + std::to_string(call));
     for (const std::string name : {"q", "k", "v"}) {

@@ -139,6 +139,7 @@ ClaimResult judge_check(const Definition& definition, const Expectation& expecta
   claim.text = measured.formula;
   claim.reproduced = "the check holds: {ours}";
   claim.refuted = "the check does not hold: {ours}, allowed is {theirs}";
+  claim.not_comparable = measured.why_none;
   if (!measured.found()) return unmeasured(claim);
   return judge(claim, measured);
 }

@@ -105,7 +105,8 @@ class Intervals {
 
 // Whether the statistic is of these values alone, and never falls where one of them rises.
 bool is_of_these(Statistic statistic) {
-  return statistic == Statistic::min || statistic == Statistic::max || statistic == Statistic::median_case;
+  return statistic == Statistic::min || statistic == Statistic::max || statistic == Statistic::sum ||
+         statistic == Statistic::median_case;
 }
 
 // The interval of such a statistic of several values that each lie in an interval: the least value, say, lies
@@ -132,6 +133,12 @@ std::string describe(const Measurement& measurement, int64_t cases) {
     }
   }
   return text;
+}
+
+// Whether both are sums, and of unequally many cases: what one of them lacks, the quotient would hide.
+bool lacks_cases(const Expectation& expectation, const Measured& ours, const Measured& over) {
+  return expectation.measured.statistic == Statistic::sum && expectation.over->statistic == Statistic::sum &&
+         ours.cases != over.cases;
 }
 
 // Whether the row has one of the values of each parameter, or the parameter has no effect on it.
@@ -197,6 +204,13 @@ Measured measure(const report::Report& report, const std::string& experiment,
   Measured over = measure(report, experiment, *expectation.over);
   if (!over.found()) return over;
   if (!ours.found()) return ours;
+  if (lacks_cases(expectation, ours, over)) {
+    Measured none;
+    none.ours = none.low = none.high = std::numeric_limits<double>::quiet_NaN();
+    none.why_none =
+        fmt::format("a quotient of sums needs as many cases of both, not {} and {}", ours.cases, over.cases);
+    return none;
+  }
   const double ends[] = {ours.low / over.low, ours.low / over.high, ours.high / over.low,
                          ours.high / over.high};
   Measured ratio = ours;

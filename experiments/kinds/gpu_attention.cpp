@@ -269,7 +269,7 @@ CaseResult measure_peer(const Parameters& p, const AttentionSpec& spec) {
                           .causal = get_text(p, "mask") != "none",
                           .window = spec.mask.window,
                           .cu_seqlens = spec.mask.cu_seqlens_q,
-                          .alpha = entmax ? std::optional(get_number(p, "alpha")) : std::nullopt,
+                          .alpha = entmax ? spec.normalizer.alpha : std::vector<double>{},
                           .scale = spec.scale != 0 ? std::optional(spec.scale) : std::nullopt,
                           .timing = timing_of(p),
                           .inputs_key = problem_key(p)},

@@ -1,8 +1,9 @@
 """PyTorch's dense attention, AdaSplash, and our own package on the GPU, timed as our own kernels are; one process for many jobs.
 
 Reads one JSON object a line: backend, dtype, causal, window (0: none), cu_seqlens (of packed documents, both of queries and of keys;
-empty: none), alpha (of entmax; null: softmax), scale (null: 1/sqrt(head_dim)), backward, method, cache, samples, budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v and, with
-backward, d_out as raw float32; they are read again where `key` differs from the job before. Leaves the output there as
+empty: none), alpha (of entmax: a number, or a list with one a query head; null: softmax), scale (null: 1/sqrt(head_dim)), backward,
+method, cache, samples, budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v
+and, with backward, d_out as raw float32; they are read again where `key` differs from the job before. Leaves the output there as
 out.f32, with backward the gradient of q as d_q.f32, and answers one JSON object a line: seconds, peak_memory_bytes,
 version, or {"unavailable": why}.
 """
@@ -144,6 +145,8 @@ def adasplash(job, q, k, v):
 
     if job["window"] or job["cu_seqlens"]:
         raise Unavailable(f"{job['backend']} has neither a window nor packed documents")
+    if isinstance(job["alpha"], list):
+        raise Unavailable(f"{job['backend']} has one alpha for all heads")
     if q.shape[2] != k.shape[2]:
         raise Unavailable(f"{job['backend']} takes as many queries as keys, not {q.shape[2]} and {k.shape[2]}")
     if job["scale"] is not None and not math.isclose(job["scale"], q.shape[3] ** -0.5):
@@ -158,11 +161,14 @@ def adasplash(job, q, k, v):
 
 
 def splash(job, q, k, v):
-    """Our own attention as a user of the Python package calls it."""
+    """Our own attention as a user of the Python package calls it. Alphas of heads lie on the GPU, as a converted model has them: a list
+    would be copied there by each call."""
     from splash_attention import splash_attention
 
-    packed = cu_seqlens(job, q)
-    options = {"alpha": job["alpha"], "causal": job["causal"], "window": job["window"] or None, "scale": job["scale"]}
+    packed, alpha = cu_seqlens(job, q), job["alpha"]
+    if isinstance(alpha, list):
+        alpha = torch.tensor(alpha, dtype=torch.float32, device=q.device)
+    options = {"alpha": alpha, "causal": job["causal"], "window": job["window"] or None, "scale": job["scale"]}
     return lambda: splash_attention(q, k, v, cu_seqlens_q=packed, cu_seqlens_k=packed, **options)
 
 

@@ -118,7 +118,8 @@ TEST_CASE("statistics over the cases that fit") {
 }
 
 TEST_CASE(
-    "the least, the largest and the middle of several medians have the interval that theirs leave open") {
+    "the least, the largest, the middle and the sum of several medians have the interval that theirs leave "
+    "open") {
   report::Report report = report_of({});
   report.results[0].texts = {"t", "t", "t"};
   const auto add = [&](const char* name, const std::vector<double>& numbers) {
@@ -145,6 +146,11 @@ TEST_CASE(
   CHECK(middle.ours == 5);
   CHECK(middle.low == 3.5);  // of 2, 3.5 and 8
   CHECK(middle.high == 6);   // of 6, 4.5 and 9
+  const Measured sum = of("time_median", Statistic::sum);
+  CHECK(sum.ours == 18);
+  CHECK(sum.low == 13.5);   // 2 + 3.5 + 8
+  CHECK(sum.high == 19.5);  // 6 + 4.5 + 9
+  CHECK(of("time_low", Statistic::sum).high == 13.5);
   const Measured sampled = of("time_median", Statistic::median);
   CHECK(sampled.ours == 5);
   CHECK(sampled.low == 4);  // three values say little of the median of more of their kind
@@ -154,6 +160,32 @@ TEST_CASE(
   ratio.over = Measurement{"time_median", {}, Statistic::min};
   CHECK(measure(report, "t", ratio).low == doctest::Approx(8 / 4.5));
   CHECK(measure(report, "t", ratio).high == doctest::Approx(9.0 / 2));
+}
+
+TEST_CASE("a quotient of sums needs as many cases of both") {
+  const auto quotient = [](const std::vector<double>& y, const std::vector<std::string>& mode) {
+    Expectation ratio;
+    ratio.measured = {"y", {{"mode", {std::string("plain")}}}, Statistic::sum};
+    ratio.over = Measurement{"y", {{"mode", {std::string("signed")}}}, Statistic::sum};
+    return measure(report_of(y, mode), "t", ratio);
+  };
+  const std::vector<std::string> mode{"plain", "plain", "signed", "signed"};
+  CHECK(quotient({6, 2, 1, 3}, mode).ours == 2);
+  const Measured lacking = quotient({6, 2, 1, std::nan("")}, mode);
+  CHECK_FALSE(lacking.found());
+  CHECK(std::isnan(lacking.ours));
+  CHECK(lacking.why_none == "a quotient of sums needs as many cases of both, not 2 and 1");
+  CHECK_FALSE(quotient({6, 2}, {"plain", "plain"}).found());
+  const std::vector<Definition> definitions{definition_with(
+      "[[expect]]\ncheck = 'all'\nabove = 1.5\ncolumn = 'y'\nwhere = { mode = 'plain' }\nstatistic = 'sum'\n"
+      "over = { where = { mode = 'signed' }, statistic = 'sum' }\n")};
+  const auto judged = [&](const std::vector<double>& y) {
+    const auto results = judge_all(parse_claims(kClaim, "c.toml"), definitions, report_of(y, mode));
+    return results.back();
+  };
+  CHECK(judged({6, 2, 1, 3}).verdict == Verdict::reproduced);
+  CHECK(judged({6, 2, 1, std::nan("")}).verdict == Verdict::not_comparable);
+  CHECK(judged({6, 2, 1, std::nan("")}).reason == lacking.why_none);
 }
 
 TEST_CASE("verdicts") {

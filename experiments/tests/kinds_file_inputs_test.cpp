@@ -319,6 +319,76 @@ TEST_CASE("rows of scores are a head's last queries over its keys") {
   refused({{"n", int64_t{13}}}, "n is 13; call 0 of " + file.name + " holds 12 queries and 12 keys");
 }
 
+TEST_CASE("heads of a converted model have the alpha and the factor that their file tells") {
+  const std::string method =
+      R"({"schema": "splash attention method 1", "default": {"kind": "softmax"}, "layers": {"3":)"
+      R"({"kind": "entmax", "alpha": [1.25, 1.5, 1.75, 2], "factor": [0.3, 0.7, 1, 0.5], "k_keep": 2}}})";
+  const CaptureFile file({.method = method}), plain;
+  const Parameters changes{{"implementation", std::string("torch-splash")},
+                           {"alpha_of_file", true},
+                           {"layer", int64_t{3}},
+                           {"normalizer", std::string("entmax")},
+                           {"dtype", std::string("float16")},
+                           {"alpha", 1.3}};
+  const auto problem = [&](const Parameters& more) {
+    return parameters_of("gpu-attention", file.with(tests::with(changes, more)));
+  };
+  const Parameters p = problem({});
+  const AttentionSpec spec = problem_spec(p);
+  CHECK(spec.normalizer.alpha == std::vector<double>{1.25, 1.5, 1.75, 2});
+  CHECK(spec.selection.kind == SelectionKind::all);  // k_keep of the method is not taken
+  CHECK(spec.scale == 0.5);
+  const auto scaled = problem_inputs(p), whole = problem_inputs(problem({{"alpha_of_file", false}}));
+  for (const int64_t head : {0, 1, 2, 3}) {
+    const float factor = std::vector{0.3f, 0.7f, 1.0f, 0.5f}[static_cast<size_t>(head)];
+    for (int64_t i = 0; i < 12; ++i)
+      for (int64_t d = 0; d < 4; ++d)
+        CHECK(scaled->q.row(1, head, i)[d] ==
+              factor * static_cast<float>(round_to(Dtype::f16, whole->q.row(1, head, i)[d])));
+    CHECK(scaled->k.matrix(1, head / 2) == whole->k.matrix(1, head / 2));
+    CHECK(scaled->v.matrix(1, head / 2) == whole->v.matrix(1, head / 2));
+  }
+  const auto in_float32 = problem_inputs(problem({{"dtype", std::string("float32")}}));
+  CHECK(in_float32->q.row(0, 1, 5)[2] == 0.7f * whole->q.row(0, 1, 5)[2]);
+
+  const Kind& kind = find_kind("gpu-attention");
+  const Parameters used = kind.used(p);
+  CHECK(get_flag(used, "alpha_of_file"));
+  CHECK(!used.contains("alpha"));
+  CHECK(kind.input_hash(p) == kind.input_hash(problem({{"alpha", 1.7}})));
+  const Parameters without = problem({{"alpha_of_file", false}});
+  CHECK(kind.input_hash(p) != kind.input_hash(without));
+  CHECK(!kind.used(without).contains("alpha_of_file"));
+  CHECK(get_number(kind.used(without), "alpha") == 1.3);
+  CHECK(problem_key(without).find("alpha_of_file") == std::string::npos);
+  CHECK(problem_spec(without).normalizer.alpha == std::vector<double>{1.3});
+  // PyTorch's dense attention gets the same queries, which the report says.
+  const Parameters dense = kind.used(problem({{"implementation", std::string("torch-cudnn")}}));
+  CHECK(get_flag(dense, "alpha_of_file"));
+  CHECK(get_text(dense, "normalizer") == "softmax");
+
+  const auto refused = [&](const CaptureFile& held, const Parameters& more, const std::string& sentence) {
+    CHECK_THROWS_WITH_AS(parameters_of("gpu-attention", held.with(tests::with(changes, more))),
+                         sentence.c_str(), InvalidArgument);
+  };
+  refused(file, {{"layer", int64_t{-1}}},
+          "alpha_of_file takes one layer at a time, for each has its own; set layer");
+  refused(file, {{"normalizer", std::string("softmax")}},
+          "alpha_of_file is of entmax; the normalizer is softmax");
+  refused(file, {{"layer", int64_t{7}}},
+          "alpha_of_file is of entmax; the method of " + file.name + " has softmax in layer 7");
+  refused(file, {{"layer", int64_t{4}}}, "layer is 4; " + file.name + " holds the layers 3 and 7");
+  refused(plain, {},
+          "alpha_of_file takes a file with the attribute method, as of a converted model; " + plain.name +
+              " has none");
+  CHECK_THROWS_WITH_AS(parameters_of("gpu-attention", {{"alpha_of_file", true}}),
+                       "alpha_of_file takes a file as input, not gaussian", InvalidArgument);
+  const CaptureFile hostile({.method = "{"});
+  CHECK_THROWS_WITH_AS(parameters_of("gpu-attention", hostile.with(changes)),
+                       (hostile.name + ": the attribute method: it is not JSON").c_str(), ReportError);
+  CHECK_NOTHROW(parameters_of("gpu-attention", hostile.with()));  // another program's method
+}
+
 TEST_CASE("layers of several scales need one to be named") {
   const CaptureFile file({.scale = {0.5, 0.25}});
   CHECK_THROWS_WITH_AS(

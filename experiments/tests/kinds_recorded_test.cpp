@@ -253,7 +253,21 @@ TEST_CASE("GPU cases record the problem that their implementation computes") {
   const Parameters captured{{"input", text("gpl-3")},  {"batch", int64_t{6}},        {"q_heads", int64_t{12}},
                             {"kv_heads", int64_t{12}}, {"q_len", int64_t{512}},      {"kv_len", int64_t{512}},
                             {"head_dim", int64_t{32}}, {"checked_rows", int64_t{16}}};
-  const std::set<std::string> of_others{"call", "layer", "scale", "window", "documents"},  // file; masks
+  const Parameters converted{{"input", text("smollm2-converted")},
+                             {"layer", int64_t{0}},
+                             {"batch", int64_t{1}},
+                             {"q_heads", int64_t{3}},
+                             {"kv_heads", int64_t{1}},
+                             {"q_len", int64_t{384}},
+                             {"kv_len", int64_t{2048}},
+                             {"head_dim", int64_t{64}},
+                             {"scale", 0.125},
+                             {"mask", text("causal")},
+                             {"dtype", text("bfloat16")},
+                             {"alpha_of_file", true},
+                             {"checked_rows", int64_t{4}}};
+  const std::set<std::string> of_others{"call",   "layer",    "scale", "alpha_of_file",  // file
+                                        "window", "documents"},                          // masks
       all = joined(of_others, {"k_keep", "block", "share"});
   std::set<std::string> of_window = all, of_documents = all;
   of_window.erase("window");
@@ -277,6 +291,10 @@ TEST_CASE("GPU cases record the problem that their implementation computes") {
                    kOfKernel},
            Example{"gpu-attention", gpu_problem(with(captured, {{"pass", text("forward_backward")}})),
                    joined(all, {"query_variance"}), kOfKernel},
+           Example{"gpu-attention",
+                   gpu_problem(converted),
+                   {"alpha", "query_variance", "seed", "window", "documents", "k_keep", "block", "share"},
+                   joined(kOfKernel, {"call"})},  // the file has one call, so -1 is the same
        })
     check(example, on_gpu);
 }
@@ -287,6 +305,19 @@ TEST_CASE("a report older than the parameters of a mask has their defaults") {
   const Parameters p = experiments::parameters_of(report, 0);
   CHECK(get_integer(p, "window") == 1024);
   CHECK(get_text(p, "documents") == "2x256");
+}
+
+TEST_CASE("what is counted of a report's kernels knows that a file's heads have alphas of their own") {
+  report::Report report = report::read_report(SPLASH_SOURCE_DIR "/data/reports/flagship-h200.h5");
+  const double before = get_number(experiments::parameters_of(report, 0), "alpha");
+  CHECK(before == 1.5);
+  for (const double of_file : {1.0, 0.0}) {
+    report::Column column{.info = {.name = "alpha_of_file", .units = "1", .long_name = "", .formula = ""}};
+    column.numbers.assign(static_cast<std::size_t>(report.cases()), of_file);
+    std::erase_if(report.results, [](const auto& old) { return old.info.name == "alpha_of_file"; });
+    report.results.push_back(column);
+    CHECK((get_number(experiments::parameters_of(report, 0), "alpha") == 1.5) == (of_file == 0));
+  }
 }
 
 TEST_CASE("PyTorch's attention is recorded as the dense softmax that it is") {

@@ -4,7 +4,9 @@
 
 #include "core/error.h"
 #include "cpu_ref/attention/forward.h"
+#include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/kinds/support/shipped_captures.h"
+#include "experiments/runner/definition.h"
 #include "experiments/tests/kinds_helpers.h"
 
 using namespace splash;
@@ -38,6 +40,47 @@ TEST_CASE("the shipped decoder after conversion has its broad layer, with other 
   CHECK(head->shape() == AttentionShape{.q_len = 384, .kv_len = 2048, .head_dim = 64});
   const auto before = load_inputs(parameters_of("workload", with(kDecoder, {{"layer", int64_t{0}}})));
   CHECK(head->q.matrix(0, 0) != before->q.matrix(0, 0).bottomRows(384));
+}
+
+TEST_CASE("the shipped decoder after conversion is a GPU's problem with its own alphas and factors") {
+  const auto problem = [](bool of_file) {
+    return parameters_of("gpu-attention", {{"input", std::string("smollm2-converted")},
+                                           {"layer", int64_t{0}},
+                                           {"normalizer", std::string("entmax")},
+                                           {"alpha_of_file", of_file}});
+  };
+  const AttentionSpec spec = problem_spec(problem(true));
+  CHECK(spec.normalizer.alpha ==
+        std::vector<double>{1.4132568836212158, 1.4095686674118042, 1.4143409729003906});
+  CHECK(spec.scale == 0.125);
+  CHECK(spec.shape.q_heads == 3);
+  CHECK_NOTHROW(spec.validate());
+  const auto scaled = problem_inputs(problem(true)), whole = problem_inputs(problem(false));
+  const float factors[] = {0.3287191390991211f, 0.3224264979362488f, 0.38694876432418823f};
+  for (const int64_t head : {0, 1, 2})
+    CHECK(scaled->q.row(0, head, 383)[63] ==
+          factors[head] * static_cast<float>(round_to(Dtype::bf16, whole->q.row(0, head, 383)[63])));
+  CHECK(scaled->k.matrix(0, 0) == whole->k.matrix(0, 0));
+}
+
+TEST_CASE("the checks of a converted model add up the layers that --set names") {
+  Definition definition = read_definition(SPLASH_SOURCE_DIR "/experiments/flagship/entmax-converted.toml");
+  REQUIRE(expand(definition, definition.full).size() == 6);  // layer 0, which the shipped capture holds
+  override_parameter(definition, "layer=0,1,2");
+  CHECK(case_count(definition.full) == 18);
+  REQUIRE(definition.expectations.size() == 2);
+  for (const Expectation& expected : definition.expectations) {
+    REQUIRE(expected.over.has_value());
+    for (const Measurement* measured : {&expected.measured, &*expected.over}) {
+      CHECK(measured->statistic == Statistic::sum);
+      CHECK(measured->held.empty());  // not left at layer 0
+      CHECK_FALSE(measured->where.contains("layer"));
+    }
+    Filter theirs = expected.measured.where, ours = expected.over->where;
+    theirs.erase("implementation");
+    ours.erase("implementation");
+    CHECK(theirs == ours);
+  }
 }
 
 TEST_CASE("a solver's rows are a head's last queries over what they see") {

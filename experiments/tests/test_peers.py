@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import pathlib
+import sys
+import types
 
 import pytest
 
@@ -112,6 +114,47 @@ def test_scaled_dot_product_attention_refuses_windows_and_documents(peer, backen
 def test_flash_refuses_documents_of_several_batch_entries(peer):
     with pytest.raises(peer.Unavailable, match="packed documents of a batch of one, not of 2"):
         peer.dense({"backend": "flash", "causal": True, "scale": None, **MASKS["documents"]}, *problem(batch=2))
+
+
+def test_heads_have_alphas_of_their_own_forward_and_backward(peer):
+    import torch
+
+    from splash_attention import entmax
+
+    q, k, v = problem(batch=2)
+    alphas = [1.25, 1.5, 2.0]  # exact in float32
+    job = {"backend": "splash", "causal": True, "alpha": alphas, "scale": 0.7, "window": 0, "cu_seqlens": []}
+    out = peer.splash(job, q, k, v)()
+    scores = scores_of(job, q, k, 0.7)
+    expected = torch.stack([entmax(scores[:, head], alpha) @ v[:, head] for head, alpha in enumerate(alphas)], 1)
+    torch.testing.assert_close(out, expected)
+    assert not torch.allclose(out, peer.splash(job | {"alpha": 1.5}, q, k, v)())
+    d_out = torch.randn_like(out)
+    torch.testing.assert_close(torch.autograd.grad(out, (q, k, v), d_out), torch.autograd.grad(expected, (q, k, v), d_out))
+
+
+def test_alphas_of_heads_reach_the_package_as_one_tensor(peer, monkeypatch):
+    """A list would be copied to the GPU by each call that is timed."""
+    import torch
+
+    import splash_attention
+
+    seen = []
+    monkeypatch.setattr(splash_attention, "splash_attention", lambda *tensors, **options: seen.append(options["alpha"]))
+    job = {"backend": "splash", "causal": True, "alpha": [1.25, 1.5, 2.0], "scale": None, "window": 0, "cu_seqlens": []}
+    call = peer.splash(job, *problem())
+    call(), call()
+    assert seen[0] is seen[1] and seen[0].dtype == torch.float32 and seen[0].tolist() == job["alpha"]
+    peer.splash(job | {"alpha": 1.5}, *problem())()
+    assert type(seen[2]) is float
+
+
+@pytest.mark.parametrize("backend", ["adasplash", "adasplash2"])
+def test_adasplash_refuses_alphas_of_heads(peer, backend, monkeypatch):
+    monkeypatch.setitem(sys.modules, "adasplash", types.SimpleNamespace(adasplash_v1=None, adasplash_v2=None))
+    job = {"backend": backend, "causal": True, "alpha": [1.25, 1.5, 2.0], "scale": None, "window": 0, "cu_seqlens": []}
+    with pytest.raises(peer.Unavailable, match=f"{backend} has one alpha for all heads"):
+        peer.adasplash(job, *problem())
 
 
 DECODE = {"shape": [2, 6, 3, 2, 70, 64], "seed": 3, "dtype": "float32", "query_variance": 6.0, "scale": 0.3, "alpha": 1.5}

@@ -122,6 +122,7 @@ NOT_RUN = {
     "python -m pytest": "it is a test",
     "jupytext": "test_notebooks.py runs it",
     "python -m splash_laboratory.bench": "its letters stand for numbers; torch_tests run it",
+    "./splash run entmax-converted": "it needs a GPU and a capture of a whole model; kinds_tests have the shipped one",
     "./splash run model": "it fetches a model and texts; test_language_kinds runs it on small ones",
     "python -m splash_attention.language": "its models and texts are fetched by the user; torch_tests run it on small ones",
     "splash test": "the front door's",

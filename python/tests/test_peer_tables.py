@@ -129,6 +129,21 @@ def test_windows_and_documents_are_problems_of_their_own():
     ]
 
 
+def test_heads_with_alphas_of_their_own_are_another_problem():
+    cases = report().results.isel(case=[0] * 4).assign(
+        {
+            "implementation": ("case", ["toy/0-first", "torch-flash"] * 2),
+            "alpha_of_file": ("case", [np.nan, np.nan, 1.0, 1.0]),
+            "time_median": ("case", [1e-3, 2e-3, 3e-3, 3e-3]),
+        }
+    )
+    text = fill(DOCUMENT, Report(Path("r.h5"), {}, "", cases, xr.Dataset(), xr.Dataset(), {}))
+    assert [line.split(" % | ")[1] for line in text.splitlines() if line.startswith("| 16")] == [
+        "1.000 | 2.000; **2** |",
+        "3.000 | 3.000; **1** |",
+    ]
+
+
 def test_tables_of_other_reports_stay():
     other = DOCUMENT.replace("toy: toy", "game: toy")
     assert fill(other, report()) == other

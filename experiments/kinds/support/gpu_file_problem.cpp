@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "core/dtype.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "experiments/kinds/support/file_inputs.h"
 
 namespace splash::experiments {
@@ -71,7 +76,56 @@ void add_lengths(Parameters& set, const AttentionShape& held) {
   set.try_emplace("kv_len", keys);
 }
 
+// Nothing where the file holds no method.
+const std::optional<analysis::CapturedHeads>& heads_in(const TensorFile& file, int64_t layer,
+                                                       const AttentionShape& shape) {
+  using Place = std::tuple<std::string, int64_t, int64_t, int64_t>;
+  static std::map<Place, std::optional<analysis::CapturedHeads>> known;
+  const Place place{file.name, layer, shape.q_heads, shape.kv_heads};
+  const auto found = known.find(place);
+  if (found != known.end()) return found->second;
+  return known.emplace(place, analysis::read_captured_heads(file.hdf5, layer, shape)).first->second;
+}
+
+void check_alpha_of_file(const Parameters& p) {
+  if (!get_flag(p, kAlphaOfFile)) return;
+  if (get_text(p, "normalizer") != "entmax")
+    throw InvalidArgument(
+        fmt::format("{} is of entmax; the normalizer is {}", kAlphaOfFile, get_text(p, "normalizer")));
+  if (all_layers(p))
+    throw InvalidArgument(
+        fmt::format("{} takes one layer at a time, for each has its own; set layer", kAlphaOfFile));
+  file_heads(p);
+}
+
+// Queries times their head's factor.
+void multiply(Tensor<float>& q, const std::vector<double>& factor, Dtype dtype, const std::string& name) {
+  const int64_t head_size = q.length() * q.dim();
+  parallel_for(q.batch() * q.heads(), 1, [&](int64_t head) {
+    const auto by = static_cast<float>(factor[static_cast<size_t>(head % q.heads())]);
+    float* const numbers = q.data() + head * head_size;
+    for (int64_t i = 0; i < head_size; ++i) numbers[i] = by * static_cast<float>(round_to(dtype, numbers[i]));
+  });
+  if (!std::all_of(q.data(), q.data() + q.size(), [](float number) { return std::isfinite(number); }))
+    throw InvalidArgument(fmt::format("queries of {} times their factors are not finite in float32", name));
+}
+
 }  // namespace
+
+const analysis::CapturedHeads& file_heads(const Parameters& p) {
+  const TensorFile& file = problem_file(p);
+  const int64_t layer = get_integer(p, "layer");
+  file.place_of(layer);  // throws if it is not held
+  const auto& heads = heads_in(file, layer, file.call(asked_calls(p).front()).shape);
+  if (!heads)
+    throw InvalidArgument(
+        fmt::format("{} takes a file with the attribute method, as of a converted model; {} has none",
+                    kAlphaOfFile, file.name));
+  if (heads->kind != "entmax")
+    throw InvalidArgument(fmt::format("{} is of entmax; the method of {} has {} in layer {}", kAlphaOfFile,
+                                      file.name, heads->kind, layer));
+  return *heads;
+}
 
 void add_file_problem(Parameters& set) {
   if (!is_set_to_file(set)) return;
@@ -93,7 +147,7 @@ void check_file_problem(const Parameters& p, const AttentionShape& asked) {
   const std::string whole = to_string(held);
   if (held.q_len == held.kv_len && asked.q_len == asked.kv_len && asked.q_len < held.q_len)
     held.q_len = held.kv_len = asked.q_len;
-  if (held == asked) return;
+  if (held == asked) return check_alpha_of_file(p);
   const int64_t call = get_integer(p, "call");
   throw InvalidArgument(fmt::format(
       "{} of {} {}; the case asks for {}", call == kAllCalls ? "all calls" : fmt::format("call {}", call),
@@ -117,12 +171,17 @@ AttentionInputs<float> load_file_problem(const Parameters& p) {
     }
     return all;
   };
-  return {tensor("q", "q_len"), tensor("k", "kv_len"), tensor("v", "kv_len")};
+  AttentionInputs<float> inputs{tensor("q", "q_len"), tensor("k", "kv_len"), tensor("v", "kv_len")};
+  if (get_flag(p, kAlphaOfFile))
+    multiply(inputs.q, file_heads(p).factor, dtype_from_string(get_text(p, "dtype")), file.name);
+  return inputs;
 }
 
 std::string file_problem_key(const Parameters& p) {
-  return fmt::format("{} {} call {} layer {} scale {}", get_text(p, "input"), problem_file(p).hash,
-                     get_integer(p, "call"), get_integer(p, "layer"), scale_of(p));
+  const bool of_file = get_flag(p, kAlphaOfFile);
+  return fmt::format("{} {} call {} layer {} scale {}{}", get_text(p, "input"), problem_file(p).hash,
+                     get_integer(p, "call"), get_integer(p, "layer"), scale_of(p),
+                     of_file ? fmt::format(" {} {}", kAlphaOfFile, get_text(p, "dtype")) : "");
 }
 
 }  // namespace splash::experiments

@@ -159,9 +159,9 @@ std::vector<ParameterInfo> problem_input_parameters() {
        text,
        std::string(kGaussian),
        "",
-       "Gaussian q, k and v, every layer (batch) and head of MiniLM on a text, a decoder (smollm2), or a "
-       "file",
-       {kGaussian, "gpl-3", "gfdl-1.3", "smollm2"},
+       "Gaussian q, k and v, every layer (batch) and head of MiniLM on a text, a decoder (smollm2; after "
+       "conversion smollm2-converted), or a file",
+       {kGaussian, "gpl-3", "gfdl-1.3", "smollm2", "smollm2-converted"},
        tensor_file_endings()},
       {"call", integer, int64_t{0}, "1", "call of a file, from 0; -1: all, a batch entry each", {}},
       {"layer", integer, kAllLayers, "1", "layer of a file; -1: all, a batch entry each", {}},
@@ -170,6 +170,13 @@ std::vector<ParameterInfo> problem_input_parameters() {
        0.0,
        "1",
        "scores are scale <q, k>, of a file: its own unless set; 0, and elsewhere: 1/sqrt(head_dim)",
+       {}},
+      {kAlphaOfFile,
+       flag,
+       false,
+       "",
+       "whether alpha of each query head, and a factor that multiplies its queries, are those of the "
+       "method that a file of one layer holds; its k_keep is not: selection says which keys take part",
        {}},
   };
 }
@@ -196,6 +203,9 @@ void check_problem(const Parameters& p) {
 void check_input(const Parameters& p) {
   if (is_of_file(p)) return check_file_problem(p, shape_of(p));
   refuse_scale_of_no_file(p);
+  if (get_flag(p, kAlphaOfFile))
+    throw InvalidArgument(
+        fmt::format("{} takes a file as input, not {}", kAlphaOfFile, get_text(p, "input")));
   if (!of_capture(p)) return;
   const std::string& text = get_text(p, "input");
   const auto extents = report::hdf5::read_extents(captures_path(), text + "/q", 4);
@@ -220,6 +230,7 @@ void keep_used_problem(Parameters& p, bool seeded) {
   if (!in_blocks && selection != SelectionKind::top_k_row) p.erase("k_keep");
   if (!in_blocks && !shared) p.erase("block");
   if (!shared) p.erase("share");
+  p.erase(get_flag(p, kAlphaOfFile) ? "alpha" : kAlphaOfFile);
   if (is_of_file(p)) {
     p["scale"] = scale_of(p);
   } else {
@@ -236,6 +247,7 @@ std::string problem_key(const Parameters& p) {
   const char* separator = ": ";
   for (const ParameterInfo& info : problem_parameters()) {
     if (is_of_one_mask(info.name) && !is_mask(p, info.name)) continue;
+    if (info.name == "alpha" && get_flag(p, kAlphaOfFile)) continue;
     key += fmt::format("{}{} {}", separator, info.name, to_text(p.at(info.name)));
     separator = ", ";
   }
@@ -246,8 +258,10 @@ AttentionSpec problem_spec(const Parameters& p) {
   AttentionSpec spec;
   spec.shape = shape_of(p);
   spec.normalizer = {normalizer_from_string(get_text(p, "normalizer")), {get_number(p, "alpha")}};
-  if (p.contains("input") && is_of_file(p))
-    spec.scale = scale_of(p);  // parameters of recorded kernels may have no input
+  if (p.contains("input") && is_of_file(p)) {  // parameters of recorded kernels may have no input
+    spec.scale = scale_of(p);
+    if (get_flag(p, kAlphaOfFile)) spec.normalizer.alpha = file_heads(p).alpha;
+  }
   spec.mask = mask_of(p);
   spec.selection = {.kind = selection_from_string(get_text(p, "selection")),
                     .k_keep = get_integer(p, "k_keep"),

@@ -21,9 +21,10 @@ bool is_of_one_mask(const std::string& parameter);
 
 // The parameters that say what q, k and v are. input is "gaussian", or a captured text, or a file of tensors.
 // A text stands for every layer of the captured model, with all its heads, as one batch entry each. For a
-// file, call, layer and scale say more (gpu_file_problem.h).
+// file, call, layer, scale and alpha_of_file say more (gpu_file_problem.h).
 std::vector<ParameterInfo> problem_input_parameters();
-// Throws InvalidArgument if a capture has other extents than the problem, or if scale is set without a file.
+// Throws InvalidArgument if a capture has other extents than the problem, or if scale or alpha_of_file is set
+// without a file.
 void check_input(const Parameters& parameters);
 
 // Throws InvalidArgument if the parameters do not fit together.

@@ -9,11 +9,24 @@
 #include "core/workload.h"
 #include "cpu_ref/entmax/solver.h"
 #include "experiments/kinds/support/counted_kernel.h"
+#include "experiments/kinds/support/gpu_file_problem.h"
 #include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/runner/recorded.h"
 #include "gpu/engine/work.h"
 
 namespace splash::experiments {
+namespace {
+
+// Stands for the alphas of a file's heads, which no report holds. What is counted depends only on whether an
+// alpha is 1.5 or 2, whose powers are products.
+constexpr double kAlphaOfHeads = 1.4;
+
+bool has_alpha_of_file(const report::Report& report, int64_t row) {
+  const report::Column* const column = report.find(kAlphaOfFile);
+  return column != nullptr && !column->info.is_text && column->numbers.at(static_cast<size_t>(row)) == 1;
+}
+
+}  // namespace
 
 const gpu::KernelLaunch& main_kernel(const gpu::Plan& plan) {
   return *std::max_element(plan.kernels.begin(), plan.kernels.end(), [](const auto& a, const auto& b) {
@@ -129,6 +142,7 @@ Parameters parameters_of(const report::Report& report, int64_t row) {
   }
   Parameters parameters = recorded_parameters(report, row, declared, "gpu-attention");
   parameters.merge(defaults);
+  if (has_alpha_of_file(report, row)) parameters["alpha"] = kAlphaOfHeads;
   return parameters;
 }
 

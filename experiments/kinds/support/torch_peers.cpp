@@ -41,6 +41,12 @@ PeerResult result_of(const nlohmann::json& reply) {
   return result;
 }
 
+// null: softmax; a number: of all heads.
+nlohmann::json alpha_of(const std::vector<double>& alpha) {
+  if (alpha.empty()) return {};
+  return alpha.size() == 1 ? nlohmann::json(alpha.front()) : nlohmann::json(alpha);
+}
+
 PeerResult ask(PeerProcess& peer, const nlohmann::json& request) {
   return result_of(peer.ask(request));
 }
@@ -141,7 +147,7 @@ PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<floa
   request["causal"] = job.causal;
   request["window"] = job.window;
   request["cu_seqlens"] = job.cu_seqlens;
-  request["alpha"] = job.alpha ? nlohmann::json(*job.alpha) : nlohmann::json();
+  request["alpha"] = alpha_of(job.alpha);
   request["scale"] = job.scale ? nlohmann::json(*job.scale) : nlohmann::json();
   request["backward"] = d_out != nullptr;
   request["shape"] = extents_of(shape);

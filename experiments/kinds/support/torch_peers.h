@@ -56,7 +56,7 @@ struct TorchGpuJob {
   bool causal = false;
   int64_t window = 0;                 // of core/mask.h
   std::vector<int64_t> cu_seqlens{};  // of core/mask.h, of queries and of keys; empty: no packed documents
-  std::optional<double> alpha{};      // of entmax; none: softmax. A backend computes only one of the two
+  std::vector<double> alpha{};        // of entmax, 1 or [q_heads]; empty: softmax
   std::optional<double> scale{};      // none: 1/sqrt(head_dim)
   gpu::TimingOptions timing{};
   std::string inputs_key;  // inputs with the key of the previous job are not sent again

@@ -25,7 +25,10 @@ from splash_laboratory.documents.ladder_tables import LadderError, cells, chosen
 from splash_laboratory.reports import Report
 
 MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+)(?P<where>(?: \w+=\S+)*) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
-PROBLEM = ("pass", "input", "layer", "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim", "mask", "window", "documents", "query_variance")
+PROBLEM = (
+    *("pass", "input", "layer", "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim", "mask", "window", "documents"),
+    *("query_variance", "alpha_of_file"),
+)
 STEP = ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")  # of decoding: all that dense attention's time depends on
 TEXTS = ("gpl-3", "gfdl-1.3")  # of MiniLM
 PASSES = {"forward": "forward", "forward_backward": "both passes"}
