@@ -19,7 +19,7 @@
 
 namespace splash::gpu::decode {
 
-// 16 keys at a time, on their way to a warp.
+// 16 keys at a time, on their way to a warp: 8 KB, and two at least.
 template <class T, int kDim>
 struct DenseStages {
   using Stage = KeyStage<T, kDim>;
