@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from splash_attention import captures
 from splash_attention.files import apart
-from splash_attention.tensor_files import cached_capture, convert
+from splash_attention.tensor_files import cached_capture, convert, write_heads
 
 BATCH, Q_HEADS, KV_HEADS, LENGTH, DIM = 2, 4, 2, 9, 8
 
@@ -60,6 +60,20 @@ def test_a_file_comes_back_to_the_bit(tmp_path: Path, ending: str, dtype: type) 
     assert found["scale"].tolist() == [DIM**-0.5] and found["layer"].tolist() == [0] and not found["causal"]
     with h5py.File(out) as file:
         assert file.attrs["source"] == path.name and len(file.attrs["source_sha256"]) == 64
+
+
+def test_heads_are_stored_as_hdf5_itself_compresses_them(tmp_path: Path) -> None:
+    tensor = np.random.default_rng(3).standard_normal((2, 5, 9, 70, 8)).astype(np.float16)  # more heads than are held at a time
+    with h5py.File(tmp_path / "ours.h5", "w") as file:
+        write_heads(file, [(layer, layer, layer) for layer in tensor], [1.0, 1.0], causal=True)
+    with h5py.File(tmp_path / "ours.h5") as file, h5py.File(tmp_path / "theirs.h5", "w") as other:
+        theirs = other.create_dataset("q", data=tensor, chunks=(1, 1, 1, 70, 8), shuffle=True, compression="gzip")
+        for name in "qkv":
+            ours = file[name]
+            assert ours.dtype == np.float16 and ours[()].tobytes() == tensor.tobytes()
+            assert ours.shuffle and ours.compression == "gzip" and ours.chunks == theirs.chunks
+            for at in np.ndindex(tensor.shape[:3]):
+                assert ours.id.read_direct_chunk((*at, 0, 0)) == theirs.id.read_direct_chunk((*at, 0, 0))
 
 
 def test_bfloat16_of_safetensors_is_kept_as_float32(tmp_path: Path) -> None:

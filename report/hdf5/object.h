@@ -69,6 +69,8 @@ class Dataset : public Object {
   std::vector<std::string> variable_texts(const Handle& type) const;
   template <class T>
   std::vector<T> read_whole(int64_t memory_type) const;
+  template <class T>
+  std::vector<T> read_part(const Extents& leading, int64_t memory_type) const;
 };
 
 class Group : public Object {

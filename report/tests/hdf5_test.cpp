@@ -1,10 +1,13 @@
+#include <bit>
 #include <cmath>
 #include <fstream>
+#include <numeric>
 
 #include <doctest/doctest.h>
 
 #include "core/error.h"
 #include "report/hdf5/file.h"
+#include "report/hdf5/internal.h"
 #include "report/tests/example_report.h"
 
 using namespace splash;
@@ -23,6 +26,22 @@ void save(const File& file, const std::string& path) {
   const std::vector<std::byte> image = file.image();
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(image.data()), static_cast<std::streamsize>(image.size()));
+}
+
+// Every number of 16 bits, [256, 256], in a dataset of that order of bytes.
+void save_halves(const std::string& path, H5T_order_t order) {
+  const Handle type(H5Tcopy(H5T_IEEE_F32LE)),
+      file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+  H5Tset_fields(type.id(), 15, 10, 5, 0, 10);
+  H5Tset_size(type.id(), 2);
+  H5Tset_ebias(type.id(), 15);
+  H5Tset_order(type.id(), order);
+  std::vector<uint16_t> numbers(1 << 16);
+  std::iota(numbers.begin(), numbers.end(), uint16_t{0});
+  const hsize_t extents[] = {256, 256};
+  const Handle space(H5Screate_simple(2, extents, nullptr)),
+      dataset(H5Dcreate2(file.id(), "halves", type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  H5Dwrite(dataset.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data());
 }
 
 }  // namespace
@@ -95,6 +114,33 @@ TEST_CASE("what is wrong is said in one sentence") {
   CHECK_THROWS_AS(file.root().create_integers("x", {3}, std::vector<int64_t>{1}), InvalidArgument);
   CHECK_THROWS_AS(file.root().create_text("text", "again"), ReportError);
   CHECK_THROWS_AS(File::open(folder.file("none.h5")), ReportError);
+}
+
+TEST_CASE("every number of 16 bits is read as HDF5 converts it, in both orders of bytes") {
+  const ScratchFolder folder;
+  const std::string path = folder.file("halves.h5");
+  for (const H5T_order_t order : {H5T_ORDER_LE, H5T_ORDER_BE}) {
+    CAPTURE(order);
+    save_halves(path, order);
+    const File file = File::open(path);
+    const Dataset dataset = file.root().dataset("halves");
+    const std::vector<double> expected = dataset.doubles();
+    const std::vector<float> numbers = dataset.floats(), row = dataset.floats({3});
+    REQUIRE(numbers.size() == expected.size());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      CAPTURE(i);
+      if (std::isnan(expected[i])) {
+        REQUIRE(std::isnan(numbers[i]));
+      } else {
+        REQUIRE(std::bit_cast<uint32_t>(numbers[i]) ==
+                std::bit_cast<uint32_t>(static_cast<float>(expected[i])));
+      }
+    }
+    CHECK(numbers[order == H5T_ORDER_LE ? 0x3C00 : 0x003C] == 1);
+    REQUIRE(row.size() == 256);
+    for (size_t i = 0; i < row.size(); ++i)
+      REQUIRE(std::bit_cast<uint32_t>(row[i]) == std::bit_cast<uint32_t>(numbers[3 * 256 + i]));
+  }
 }
 
 TEST_CASE("the captured queries are read from 16-bit floats") {
