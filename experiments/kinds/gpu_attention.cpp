@@ -255,9 +255,12 @@ CaseResult measure_peer(const Parameters& p, const AttentionSpec& spec) {
   CaseResult result;
   const std::string backend = backend_of(get_text(p, "implementation"));
   const bool entmax = is_entmax_backend(backend);
-  if (entmax &&
-      (spec.normalizer.kind != NormalizerKind::entmax || spec.selection.kind != SelectionKind::all)) {
-    result.texts["version"] = "not run: it computes entmax over all keys and nothing else";
+  const bool keeps_some = spec.selection.kind == SelectionKind::top_k_row && takes_k_keep(backend);
+  if (entmax && (spec.normalizer.kind != NormalizerKind::entmax ||
+                 (spec.selection.kind != SelectionKind::all && !keeps_some))) {
+    result.texts["version"] =
+        fmt::format("not run: it computes entmax over all keys{} and nothing else",
+                    takes_k_keep(backend) ? " or the largest scores of each row (top_k_row)" : "");
     return result;
   }
   const bool backward = with_backward(p);
@@ -270,6 +273,7 @@ CaseResult measure_peer(const Parameters& p, const AttentionSpec& spec) {
                           .window = spec.mask.window,
                           .cu_seqlens = spec.mask.cu_seqlens_q,
                           .alpha = entmax ? spec.normalizer.alpha : std::vector<double>{},
+                          .k_keep = keeps_some ? spec.selection.k_keep : 0,
                           .scale = spec.scale != 0 ? std::optional(spec.scale) : std::nullopt,
                           .timing = timing_of(p),
                           .inputs_key = problem_key(p)},

@@ -1,9 +1,10 @@
 """PyTorch's dense attention, AdaSplash, and our own package on the GPU, timed as our own kernels are; one process for many jobs.
 
 Reads one JSON object a line: backend, dtype, causal, window (0: none), cu_seqlens (of packed documents, both of queries and of keys;
-empty: none), alpha (of entmax: a number, or a list with one a query head; null: softmax), scale (null: 1/sqrt(head_dim)), backward,
-method, cache, samples, budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v
-and, with backward, d_out as raw float32; they are read again where `key` differs from the job before. Leaves the output there as
+empty: none), alpha (of entmax: a number, or a list with one a query head; null: softmax), k_keep (of splash: the largest scores of
+each row; 0: all), scale (null: 1/sqrt(head_dim)), backward, method, cache, samples, budget, warm_up, key, folder, shape (batch, q_heads,
+kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v and, with backward, d_out as raw float32; they are read again where `key`
+differs from the job before. Leaves the output there as
 out.f32, with backward the gradient of q as d_q.f32, and answers one JSON object a line: seconds, peak_memory_bytes,
 version, or {"unavailable": why}.
 """
@@ -169,6 +170,7 @@ def splash(job, q, k, v):
     if isinstance(alpha, list):
         alpha = torch.tensor(alpha, dtype=torch.float32, device=q.device)
     options = {"alpha": alpha, "causal": job["causal"], "window": job["window"] or None, "scale": job["scale"]}
+    options["k_keep"] = job["k_keep"] or None
     return lambda: splash_attention(q, k, v, cu_seqlens_q=packed, cu_seqlens_k=packed, **options)
 
 

@@ -95,7 +95,7 @@ def test_a_mask_shows_what_it_says_forward_and_backward(peer, backend, mask, bat
     if backend == "flash":
         q, k, v = map(peer.as_flash_has_it, (q, k, v))
         assert q.is_leaf and q.requires_grad and q.transpose(1, 2).is_contiguous() and torch.equal(q, problem(batch)[0])
-    job = {"backend": backend, "causal": True, "alpha": 1.5, "scale": scale, **MASKS[mask]}
+    job = {"backend": backend, "causal": True, "alpha": 1.5, "k_keep": 0, "scale": scale, **MASKS[mask]}
     out = (peer.dense if backend == "flash" else peer.splash)(job, q, k, v)()
     scores = scores_of(job, q, k, scale or DIM**-0.5)
     expected = (scores.softmax(-1) if backend == "flash" else entmax(scores, 1.5)) @ v
@@ -123,12 +123,29 @@ def test_heads_have_alphas_of_their_own_forward_and_backward(peer):
 
     q, k, v = problem(batch=2)
     alphas = [1.25, 1.5, 2.0]  # exact in float32
-    job = {"backend": "splash", "causal": True, "alpha": alphas, "scale": 0.7, "window": 0, "cu_seqlens": []}
+    job = {"backend": "splash", "causal": True, "alpha": alphas, "k_keep": 0, "scale": 0.7, "window": 0, "cu_seqlens": []}
     out = peer.splash(job, q, k, v)()
     scores = scores_of(job, q, k, 0.7)
     expected = torch.stack([entmax(scores[:, head], alpha) @ v[:, head] for head, alpha in enumerate(alphas)], 1)
     torch.testing.assert_close(out, expected)
     assert not torch.allclose(out, peer.splash(job | {"alpha": 1.5}, q, k, v)())
+    d_out = torch.randn_like(out)
+    torch.testing.assert_close(torch.autograd.grad(out, (q, k, v), d_out), torch.autograd.grad(expected, (q, k, v), d_out))
+
+
+def test_a_row_keeps_its_largest_scores_forward_and_backward(peer):
+    import torch
+
+    from splash_attention import entmax
+
+    q, k, v = problem(batch=2)
+    job = {"backend": "splash", "causal": True, "alpha": [1.25, 1.5, 2.0], "k_keep": 3, "scale": 0.2, "window": 0, "cu_seqlens": []}
+    out = peer.splash(job, q, k, v)()
+    scores = scores_of(job, q, k, 0.2)
+    kept = scores.masked_fill(scores < scores.topk(3).values[..., -1:], -torch.inf)
+    expected = torch.stack([entmax(kept[:, head], alpha) @ v[:, head] for head, alpha in enumerate(job["alpha"])], 1)
+    torch.testing.assert_close(out, expected)
+    assert not torch.allclose(out, peer.splash(job | {"k_keep": 0}, q, k, v)())
     d_out = torch.randn_like(out)
     torch.testing.assert_close(torch.autograd.grad(out, (q, k, v), d_out), torch.autograd.grad(expected, (q, k, v), d_out))
 
@@ -141,7 +158,7 @@ def test_alphas_of_heads_reach_the_package_as_one_tensor(peer, monkeypatch):
 
     seen = []
     monkeypatch.setattr(splash_attention, "splash_attention", lambda *tensors, **options: seen.append(options["alpha"]))
-    job = {"backend": "splash", "causal": True, "alpha": [1.25, 1.5, 2.0], "scale": None, "window": 0, "cu_seqlens": []}
+    job = {"backend": "splash", "causal": True, "alpha": [1.25, 1.5, 2.0], "k_keep": 0, "scale": None, "window": 0, "cu_seqlens": []}
     call = peer.splash(job, *problem())
     call(), call()
     assert seen[0] is seen[1] and seen[0].dtype == torch.float32 and seen[0].tolist() == job["alpha"]

@@ -133,6 +133,10 @@ bool is_entmax_backend(const std::string& backend) {
   return backend == "splash" || backend.starts_with("adasplash");
 }
 
+bool takes_k_keep(const std::string& backend) {
+  return backend == "splash";
+}
+
 PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs,
                               const Tensor<float>* d_out) {
   static PeerProcess peer("torch_gpu_attention.py");
@@ -148,6 +152,7 @@ PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<floa
   request["window"] = job.window;
   request["cu_seqlens"] = job.cu_seqlens;
   request["alpha"] = alpha_of(job.alpha);
+  request["k_keep"] = job.k_keep;
   request["scale"] = job.scale ? nlohmann::json(*job.scale) : nlohmann::json();
   request["backward"] = d_out != nullptr;
   request["shape"] = extents_of(shape);

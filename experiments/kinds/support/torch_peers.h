@@ -57,6 +57,7 @@ struct TorchGpuJob {
   int64_t window = 0;                 // of core/mask.h
   std::vector<int64_t> cu_seqlens{};  // of core/mask.h, of queries and of keys; empty: no packed documents
   std::vector<double> alpha{};        // of entmax, 1 or [q_heads]; empty: softmax
+  int64_t k_keep = 0;                 // largest scores of each row; 0: all. Only where takes_k_keep()
   std::optional<double> scale{};      // none: 1/sqrt(head_dim)
   gpu::TimingOptions timing{};
   std::string inputs_key;  // inputs with the key of the previous job are not sent again
@@ -93,6 +94,7 @@ struct DecodePeerResult {
 // 2502.12082, 2604.15180). splash is this project's Python package, called as its users call it.
 const std::vector<std::string>& torch_gpu_backends();
 bool is_entmax_backend(const std::string& backend);
+bool takes_k_keep(const std::string& backend);
 
 // bisection: PyPI's entmax, 23 halvings. adasplash: version 1, Halley and bisection. adasplash2: version 2.
 const std::vector<std::string>& torch_gpu_rows_backends();
